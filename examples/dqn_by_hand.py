@@ -34,9 +34,9 @@ def make_mathematics(spec: specs.EnvironmentSpec):
         coin, which = jax.random.uniform(key, (2,))
         return jnp.where(coin < 0.2, (which * size).astype(jnp.int32), greedy(params, key, observation))
 
-    def loss(params, target_params, batch, key):
+    def loss(params, state, batch, key):
         t = batch.data  # A Transition; its discount has gamma in it already.
-        q_tm1, q_t = network.apply(params, t.observation), network.apply(target_params, t.next_observation)
+        q_tm1, q_t = network.apply(params, t.observation), network.apply(state.target_params, t.next_observation)
         errors = losses.q_learning_error(q_tm1, t.action, t.reward, t.discount, q_t)  # [B]
         return LossOutput(jnp.mean(losses.huber(errors, 1.0)), {"q": jnp.mean(q_tm1)})
 

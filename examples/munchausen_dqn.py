@@ -3,7 +3,7 @@
 Vieillard, Pietquin & Geist 2020, "Munchausen Reinforcement Learning" (2007.14430), eq. 1: add the scaled
 log-probability of the action taken to its reward, and bootstrap softly, with the policy softmax(q / tau).
 
-A loss is a pure function ``(params, target_params, batch, key) -> LossOutput``; a `make_loss` builds it from
+A loss is a pure function ``(params, state, batch, key) -> LossOutput``; a `make_loss` builds it from
 the agent's networks and config. Nothing is subclassed, and replay, actors and targets stay DQN's.
 
     python examples/munchausen_dqn.py --num_steps 4000
@@ -29,15 +29,15 @@ def munchausen_loss(networks, config):
     if config.n_step != 1:
         raise ConfigError(f"The Munchausen loss is for n_step=1, found {config.n_step}.")
 
-    def loss(params, target_params, batch, key):
+    def loss(params, state, batch, key):
         t = batch.data  # A Transition; its discount has gamma in it already.
         q_tm1 = networks.apply(params, t.observation)  # [B, A]
         q_taken = jnp.take_along_axis(q_tm1, t.action[:, None], axis=-1)[:, 0]  # [B]
 
         # log pi = log softmax(q / tau), of the target network, before and after the step.
-        log_pi_tm1 = jax.nn.log_softmax(networks.apply(target_params, t.observation) / TAU)
+        log_pi_tm1 = jax.nn.log_softmax(networks.apply(state.target_params, t.observation) / TAU)
         bonus = jnp.take_along_axis(log_pi_tm1, t.action[:, None], axis=-1)[:, 0]  # [B]
-        q_t = networks.apply(target_params, t.next_observation)
+        q_t = networks.apply(state.target_params, t.next_observation)
         log_pi_t = jax.nn.log_softmax(q_t / TAU)
         soft_value = jnp.sum(jnp.exp(log_pi_t) * (q_t - TAU * log_pi_t), axis=-1)  # [B]
         target = t.reward + ALPHA * jnp.clip(TAU * bonus, LEAST_LOG, 0.0) + t.discount * soft_value

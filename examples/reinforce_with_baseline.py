@@ -51,7 +51,7 @@ def make_policy(networks, config, evaluation=False):
 def make_loss(networks, config):
     """Builds the loss of policy and value on segments, leaves ``[B, T + 1, ...]``."""
 
-    def loss(params, target_params, batch, key):
+    def loss(params, state, batch, key):
         steps = batch.data
         outputs = jax.vmap(networks.apply, (None, 0))(params, steps.observation)
         log_pi, values = jax.nn.log_softmax(outputs[:, :-1, :-1]), outputs[..., -1]

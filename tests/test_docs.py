@@ -191,7 +191,7 @@ def unread_fields(source: str, *shared: str) -> set[str]:
 
 
 AGENTS = ROOT / "agentkit" / "agents"
-READING = [AGENTS / "common" / "experience.py", AGENTS / "common" / "prioritized.py"]
+READING = [AGENTS / "common" / f"{name}.py" for name in ("experience", "prioritized", "advantages")]
 
 
 @pytest.mark.parametrize("name", registry.names())

@@ -32,17 +32,30 @@ from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy, PolicyVariables, stochastic_policy, with_normalized_observations
 from agentkit.agents.common.advantages import (
+    EstimateAdvantages,
     Minibatch,
-    MinibatchLoss,
     compute_advantages,
+    estimate_advantages,
     observe_segments,
+    with_rows,
 )
-from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts, given
 from agentkit.agents.common.experience import Segments, SegmentsConfig
+from agentkit.agents.common.optimizers import Optimizer, optimizer_of
 from agentkit.agents.common.ranges import Fraction, NotNegative, OpenFraction, Positive, Sizes
 from agentkit.agents.common.torso import with_torso
-from agentkit.learning import Schedule, Update, UpdateOutput, global_norm, optimizer_step, steps_before, value_at
-from agentkit.types import Array, Params, ReplaySample, Step
+from agentkit.learning import (
+    Loss,
+    Schedule,
+    Update,
+    UpdateOutput,
+    global_norm,
+    loss_gradient,
+    optimizer_step,
+    steps_before,
+    value_in_update,
+)
+from agentkit.types import LossOutput, Params, ReplaySample, Step
 
 if TYPE_CHECKING:
     import optax
@@ -115,10 +128,12 @@ class State(NamedTuple):
     num_updates: jax.Array
 
 
-def make_loss(networks: nets.PolicyValue, config: Config) -> MinibatchLoss:
-    """Builds ``(params, entropy_cost, rows) -> (loss [], metrics)``: algorithm S3, and section 4."""
+def make_loss(networks: nets.PolicyValue, config: Config) -> Loss:
+    """Builds the losses of policy, value and entropy (algorithm S3, and section 4), in one number, of all rows."""
 
-    def loss(params: Params, entropy_cost: Array | float, rows: Minibatch) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def loss(params: Params, state: State | tuple[()], batch: ReplaySample[Minibatch], key: jax.Array) -> LossOutput:
+        del state, key
+        rows, entropy_cost = batch.data, value_in_update(config.entropy_cost, batch)
         policy, value = networks.apply(params, rows.observation)
         advantage = losses.standardize(rows.advantage, rows.mask) if config.normalize_advantages else rows.advantage
         policy_losses = losses.policy_gradient_loss(policy.log_prob(rows.extras.sample), advantage)
@@ -126,7 +141,7 @@ def make_loss(networks: nets.PolicyValue, config: Config) -> MinibatchLoss:
         value_loss = losses.masked_mean(0.5 * jnp.square(value - rows.target), rows.mask)
         entropy = losses.masked_mean(policy.entropy(), rows.mask)
         total = policy_loss + config.value_cost * value_loss - entropy_cost * entropy
-        return total, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
+        return LossOutput(total, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy})
 
     return loss
 
@@ -141,17 +156,27 @@ def make_optimizer(config: Config) -> optax.GradientTransformation:
     return optax.flatten(optimizer)
 
 
-def make_update(networks: nets.PolicyValue, loss: MinibatchLoss, config: Config) -> Update:
+def make_update(
+    networks: nets.PolicyValue,
+    loss: Loss,
+    config: Config,
+    optimizer: Optimizer | None = None,
+    estimate_advantages: EstimateAdvantages[Config] = estimate_advantages,
+) -> Update:
     """Makes an update of one step on all rows of a batch of segments.
 
     With nothing normalised or scheduled, which only the learner knows, actors may compute the gradients, as in A3C.
     """
-    optimizer = make_optimizer(config)
+    # RMSProp is of step size 1: `optimizer_step` multiplies its steps by the learning rate, which may be scheduled. An
+    # optimiser of one's own has its learning rate in it.
+    step_size = config.learning_rate if optimizer is None else 1.0
+    rates = ["learning_rate"] if optimizer is None else []
+    transformation = optimizer_of(optimizer, config, make_optimizer(config))
     advantages = functools.partial(
         compute_advantages,
         networks,
         discount=config.discount,
-        gae_lambda=config.gae_lambda,
+        estimate=functools.partial(estimate_advantages, config=config),
         normalize_values=config.normalize_values,
     )
 
@@ -160,21 +185,22 @@ def make_update(networks: nets.PolicyValue, loss: MinibatchLoss, config: Config)
         params = networks.init(params_key)
         statistics = nets.init_nest_statistics(networks.observation_spec) if config.normalize_observations else ()
         variables, returns = PolicyVariables(params, statistics), nets.init_statistics(())
-        return State(variables, returns, optimizer.init(params), key, jnp.zeros((), jnp.int32))
+        return State(variables, returns, transformation.init(params), key, jnp.zeros((), jnp.int32))
 
     def update(state: State, batch: ReplaySample[Step]) -> tuple[State, UpdateOutput]:
-        key, _ = jax.random.split(state.key)
+        key, loss_key = jax.random.split(state.key)
         rows, returns, explained_variance = advantages(state.variables, state.returns, batch.data)
         num_steps = steps_before(batch, rows.mask)
-        current = functools.partial(value_at, steps=num_steps, updates=state.num_updates)
-        learning_rate = jnp.asarray(current(config.learning_rate))
+        counted = batch._replace(num_steps=num_steps, num_updates=state.num_updates)
+        learning_rate = jnp.asarray(value_in_update(step_size, counted))
         params = state.variables.params
-        grads, metrics = jax.grad(loss, has_aux=True)(params, current(config.entropy_cost), rows)
-        params, opt_state = optimizer_step(optimizer, grads, params, state.opt_state, learning_rate)
+        grads, output = loss_gradient(loss, params, state, with_rows(counted, rows), loss_key)
+        params, opt_state = optimizer_step(transformation, grads, params, state.opt_state, learning_rate)
         variables = PolicyVariables(params, observe_segments(state.variables, batch.data))
-        metrics |= {
+        metrics = {
+            **output.metrics,
             "grad_norm": global_norm(grads),
-            "learning_rate": learning_rate,
+            **dict.fromkeys(rates, learning_rate),
             "explained_variance": explained_variance,
         }
         return State(variables, returns, opt_state, key, state.num_updates + 1), UpdateOutput(metrics)
@@ -182,19 +208,18 @@ def make_update(networks: nets.PolicyValue, loss: MinibatchLoss, config: Config)
     def published(state: State) -> dict[str, PolicyVariables]:
         return {"policy": state.variables}
 
-    changing = any(isinstance(setting, Schedule) for setting in (config.learning_rate, config.entropy_cost))
+    changing = any(map(callable, (step_size, config.entropy_cost)))
     if config.normalize_observations or config.normalize_values or changing:
         return Update(init, update, published)
 
     def gradient(variables: PolicyVariables, batch: ReplaySample[Step], key: jax.Array) -> PolicyVariables:
-        del key
         rows, *_ = advantages(variables, nets.init_statistics(()), batch.data)
-        grads, _ = jax.grad(loss, has_aux=True)(variables.params, config.entropy_cost, rows)
+        grads, _ = loss_gradient(loss, variables.params, (), with_rows(batch, rows), key)
         return variables._replace(params=grads)
 
     def apply(state: State, grads: PolicyVariables) -> State:
         params, opt_state = state.variables.params, state.opt_state
-        params, opt_state = optimizer_step(optimizer, grads.params, params, opt_state, config.learning_rate)
+        params, opt_state = optimizer_step(transformation, grads.params, params, opt_state, step_size)
         variables = state.variables._replace(params=params)
         return state._replace(variables=variables, opt_state=opt_state, num_updates=state.num_updates + 1)
 
@@ -208,15 +233,20 @@ def make_agent(
     torso: nets.Torso | str | None = None,
     make_networks: Callable[[specs.EnvironmentSpec, Config], nets.PolicyValue] = make_networks,
     make_policy: MakePolicy[nets.PolicyValue, Config] = make_policy,
-    make_loss: Callable[[nets.PolicyValue, Config], MinibatchLoss] = make_loss,
-    make_update: Callable[[nets.PolicyValue, MinibatchLoss, Config], Update] = make_update,
+    make_loss: Callable[[nets.PolicyValue, Config], Loss] = make_loss,
+    optimizer: Optimizer | None = None,
+    estimate_advantages: EstimateAdvantages[Config] | None = None,
+    make_update: Callable[[nets.PolicyValue, Loss, Config], Update] = make_update,
 ) -> Agent[nets.PolicyValue]:
-    """Returns A2C as an agent, with its torso or any of its four parts replaced."""
+    """Returns A2C as an agent, with any of its parts replaced."""
     check_config(config, Config)
+    make_update = given(make_update, optimizer=optimizer, estimate_advantages=estimate_advantages)
     return Agent(
         config,
         Segments(config, update_rows=UPDATE_ROWS),
         with_torso(make_networks, config, torso),
         Configured(make_policy, config),
-        UpdateOfLoss(make_update, make_loss, config),
+        UpdateOfLoss(
+            given(make_update, optimizer=optimizer, estimate_advantages=estimate_advantages), make_loss, config
+        ),
     )

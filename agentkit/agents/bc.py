@@ -27,12 +27,13 @@ from agentkit.actors import (
     fixed_epsilon_policy,
     stateless_policy,
 )
-from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts, given
 from agentkit.agents.common.experience import ReplayConfig, Transitions
+from agentkit.agents.common.optimizers import Optimizer
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Fraction, Positive, Sizes
 from agentkit.agents.common.torso import with_torso
-from agentkit.learning import Loss, Schedule, Update, adam, sgd
+from agentkit.learning import Loss, Schedule, SgdState, Update, adam, sgd
 from agentkit.types import LossOutput, Nest, Params, ReplaySample, Transition
 
 
@@ -108,8 +109,8 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
 def make_loss(networks: Networks, config: Config) -> Loss:
     """Builds the cross-entropy, or the squared error, of the actions of a batch of `Transition`s ``[B, ...]``."""
 
-    def loss(params: Params, target_params: Params, batch: ReplaySample[Transition], key: jax.Array) -> LossOutput:
-        del target_params, key
+    def loss(params: Params, state: SgdState, batch: ReplaySample[Transition], key: jax.Array) -> LossOutput:
+        del state, key
         output, action = networks.policy.apply(params, batch.data.observation), batch.data.action
         if networks.num_actions is None:
             per_item = jnp.sum(jnp.square(output - action), axis=-1)  # [B]
@@ -121,7 +122,7 @@ def make_loss(networks: Networks, config: Config) -> Loss:
     return loss
 
 
-def make_update(networks: Networks, loss: Loss, config: Config) -> Update:
+def make_update(networks: Networks, loss: Loss, config: Config, optimizer: Optimizer | None = None) -> Update:
     """Takes a step of Adam on the loss."""
     return sgd(
         loss,
@@ -142,14 +143,15 @@ def make_agent(
     make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
     make_policy: MakePolicy[Networks, Config] = make_policy,
     make_loss: Callable[[Networks, Config], Loss] = make_loss,
+    optimizer: Optimizer | None = None,
     make_update: Callable[[Networks, Loss, Config], Update] = make_update,
 ) -> Agent[Networks]:
-    """Returns BC as an agent, with its torso or any of its four parts replaced."""
+    """Returns BC as an agent, with any of its parts replaced."""
     check_config(config, Config)
     return Agent(
         config,
         Transitions(config),
         with_torso(make_networks, config, torso),
         Configured(make_policy, config),
-        UpdateOfLoss(make_update, make_loss, config),
+        UpdateOfLoss(given(make_update, optimizer=optimizer), make_loss, config),
     )

@@ -26,8 +26,9 @@ import optax
 
 from agentkit import actors, specs
 from agentkit import networks as nets
-from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts, given
 from agentkit.agents.common.experience import ReplayConfig, Transitions
+from agentkit.agents.common.optimizers import Optimizers, optimizers_of
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import (
     Count,
@@ -40,7 +41,7 @@ from agentkit.agents.common.ranges import (
     check_order,
 )
 from agentkit.agents.common.torso import with_torso
-from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step
+from agentkit.learning import Schedule, Update, UpdateOutput, adam, loss_gradient, optimizer_step
 from agentkit.types import LossOutput, Nest, Params, ReplaySample, Transition
 
 Critics = tuple[Params, Params]
@@ -133,17 +134,19 @@ class State(NamedTuple):
 
 
 class Losses(NamedTuple):
-    """Holds the losses of critics and policy.
+    """Holds the losses of critics, policy and temperature.
 
     Attributes:
         critic: ``(critics, state, batch, key) -> LossOutput``, of the TD errors.
         conservative: ``(critics, state, batch, key) -> LossOutput``, the penalty on the critics.
-        policy: ``(policy, state, batch, key) -> (loss [], entropy [])``.
+        policy: ``(policy, state, batch, key) -> LossOutput``, with the metric "entropy" ``[]`` of its actions.
+        temperature: ``(log_alpha, state, batch, entropy) -> LossOutput``; the policy's loss has drawn the actions.
     """
 
     critic: Callable[[Critics, State, ReplaySample[Transition], jax.Array], LossOutput]
     conservative: Callable[[Critics, State, ReplaySample[Transition], jax.Array], LossOutput]
-    policy: Callable[[Params, State, ReplaySample[Transition], jax.Array], tuple[jax.Array, jax.Array]]
+    policy: Callable[[Params, State, ReplaySample[Transition], jax.Array], LossOutput]
+    temperature: Callable[[jax.Array, State, ReplaySample[Transition], jax.Array], LossOutput]
 
 
 def sampled_log_sum_exp(q: jax.Array, log_density: jax.Array) -> jax.Array:
@@ -161,6 +164,7 @@ def sampled_log_sum_exp(q: jax.Array, log_density: jax.Array) -> jax.Array:
 def make_losses(networks: Networks, config: Config) -> Losses:
     """Builds SAC's losses and the penalty of equation 4, on a batch of `Transition`s ``[B, ...]``."""
     policy_at, q_at = networks.policy.apply, networks.critic.apply
+    target_entropy = -float(networks.action_shape[0]) if config.target_entropy is None else config.target_entropy
 
     def twins_at(critics: Critics, observation: Nest, action: jax.Array) -> tuple[jax.Array, jax.Array]:
         q_1, q_2 = (q_at(critic, observation, action) for critic in critics)
@@ -198,60 +202,67 @@ def make_losses(networks: Networks, config: Config) -> Losses:
             gaps.append(jnp.mean(sampled_log_sum_exp(q_sampled, log_density) - q_at(critic, o_tm1, a_tm1)))  # eq. 4
         return LossOutput(gaps[0] + gaps[1], {"conservative_gap": gaps[0]})
 
-    def policy_loss(
-        policy: Params, state: State, batch: ReplaySample[Transition], key: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
+    def policy_loss(policy: Params, state: State, batch: ReplaySample[Transition], key: jax.Array) -> LossOutput:
         o_tm1 = batch.data.observation
         action, log_prob = nets.sample_and_log_prob(policy_at(policy, o_tm1), key)
         q = jnp.minimum(*twins_at(state.critics, o_tm1, action))
-        return jnp.mean(jnp.exp(state.log_alpha) * log_prob - q), -jnp.mean(log_prob)
+        loss = jnp.mean(jnp.exp(state.log_alpha) * log_prob - q)
+        return LossOutput(loss, {"entropy": -jnp.mean(log_prob)})
 
-    return Losses(critic_loss, conservative_loss, policy_loss)
+    def temperature_loss(
+        log_alpha: jax.Array, state: State, batch: ReplaySample[Transition], entropy: jax.Array
+    ) -> LossOutput:
+        del state, batch
+        return LossOutput(log_alpha * (entropy - target_entropy), {})  # SAC's eq. 18, of log alpha
+
+    return Losses(critic_loss, conservative_loss, policy_loss, temperature_loss)
 
 
-def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
+def make_update(networks: Networks, losses: Losses, config: Config, optimizer: Optimizers | None = None) -> Update:
     """Takes a gradient step each on critics, with the penalty, on policy and on temperature (algorithm 1)."""
-    critic_optimizer, policy_optimizer = (
+    of_critics, of_rest = (
         adam(rate, config.max_grad_norm, epsilon=config.adam_epsilon)
         for rate in (config.learning_rate, config.policy_learning_rate)
     )
-    target_entropy = -float(networks.action_shape[0]) if config.target_entropy is None else config.target_entropy
+    optimizers = optimizers_of(optimizer, config, policy=of_rest, critic=of_critics, temperature=of_rest)
 
     def init(key: jax.Array) -> State:
         key, policy_key, *critic_keys = jax.random.split(key, 4)
         policy, critics = networks.policy.init(policy_key), tuple(map(networks.critic.init, critic_keys))
         log_alpha = jnp.log(jnp.asarray(config.initial_temperature, jnp.float32))
-        opt_states = policy_optimizer.init(policy), critic_optimizer.init(critics), policy_optimizer.init(log_alpha)
+        learned = {"policy": policy, "critic": critics, "temperature": log_alpha}
+        opt_states = tuple(optimizers[name].init(params) for name, params in learned.items())
         return State(policy, critics, jax.tree.map(jnp.copy, critics), log_alpha, opt_states, key)
 
     def update(state: State, batch: ReplaySample[Transition]) -> tuple[State, UpdateOutput]:
         key, critics_key, policy_key = jax.random.split(state.key, 3)
         critic_key, penalty_key = jax.random.split(critics_key)
 
-        def critic_loss(critics: Critics) -> tuple[jax.Array, LossOutput]:
+        def critic_loss(critics: Critics) -> LossOutput:
             td = losses.critic(critics, state, batch, critic_key)
             penalty = losses.conservative(critics, state, batch, penalty_key)
             loss = td.loss + config.cql_weight * penalty.loss
-            return loss, LossOutput(loss, {**td.metrics, **penalty.metrics}, td.priorities)
+            return LossOutput(loss, {**td.metrics, **penalty.metrics}, td.priorities)
 
-        critic_grads, output = jax.grad(critic_loss, has_aux=True)(state.critics)
-        (policy_loss, entropy), policy_grads = jax.value_and_grad(losses.policy, has_aux=True)(
-            state.policy, state, batch, policy_key
+        critic_grads, output = loss_gradient(critic_loss, state.critics)
+        policy_grads, policy_output = loss_gradient(
+            losses.policy, state.policy, state, batch, policy_key, metrics=["entropy"]
         )
-        alpha_grad = entropy - target_entropy  # SAC, eq. 18
 
         policy_opt, critics_opt, alpha_opt = state.opt_states
-        policy, policy_opt = optimizer_step(policy_optimizer, policy_grads, state.policy, policy_opt)
-        critics, critics_opt = optimizer_step(critic_optimizer, critic_grads, state.critics, critics_opt)
+        policy, policy_opt = optimizer_step(optimizers["policy"], policy_grads, state.policy, policy_opt)
+        critics, critics_opt = optimizer_step(optimizers["critic"], critic_grads, state.critics, critics_opt)
         log_alpha = state.log_alpha
         if config.learn_temperature:
-            log_alpha, alpha_opt = optimizer_step(policy_optimizer, alpha_grad, log_alpha, alpha_opt)
+            entropy = policy_output.metrics["entropy"]
+            alpha_grads, _ = loss_gradient(losses.temperature, log_alpha, state, batch, entropy)
+            log_alpha, alpha_opt = optimizer_step(optimizers["temperature"], alpha_grads, log_alpha, alpha_opt)
         targets = optax.incremental_update(critics, state.target_critics, config.tau)
         metrics = {
             "critic_loss": output.loss,
             **output.metrics,
-            "policy_loss": policy_loss,
-            "entropy": entropy,
+            "policy_loss": policy_output.loss,
+            **policy_output.metrics,
             "temperature": jnp.exp(state.log_alpha),
         }
         state = State(policy, critics, targets, log_alpha, (policy_opt, critics_opt, alpha_opt), key)
@@ -268,14 +279,15 @@ def make_agent(
     make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
     make_policy: MakePolicy[Networks, Config] = make_policy,
     make_losses: Callable[[Networks, Config], Losses] = make_losses,
+    optimizer: Optimizers | None = None,
     make_update: Callable[[Networks, Losses, Config], Update] = make_update,
 ) -> Agent[Networks]:
-    """Returns CQL as an agent, with its torso or any of its four parts replaced."""
+    """Returns CQL as an agent, with any of its parts replaced."""
     check_config(config, Config)
     return Agent(
         config,
         Transitions(config),
         with_torso(make_networks, config, torso),
         Configured(make_policy, config),
-        UpdateOfLoss(make_update, make_losses, config),
+        UpdateOfLoss(given(make_update, optimizer=optimizer), make_losses, config),
     )

@@ -23,13 +23,14 @@ import optax
 
 from agentkit import actors, losses, specs
 from agentkit import networks as nets
-from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts, given
 from agentkit.agents.common.experience import ReplayConfig, Transitions
+from agentkit.agents.common.optimizers import Optimizers, optimizers_of
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, Positive, Rate, Sizes
 from agentkit.agents.common.torso import with_torso
 from agentkit.errors import unknown_name
-from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step
+from agentkit.learning import Schedule, Update, UpdateOutput, adam, loss_gradient, optimizer_step
 from agentkit.types import LossOutput, Nest, Params, ReplaySample, Transition
 
 Weights = Literal["exp", "binary"]
@@ -114,11 +115,11 @@ class Losses(NamedTuple):
 
     Attributes:
         critic: ``(critics, state, batch, key) -> LossOutput``.
-        policy: ``(policy, state, batch, key) -> loss []``, with the critics in `state` as they have just become.
+        policy: ``(policy, state, batch, key) -> LossOutput``, with the critics in `state` as they have just become.
     """
 
     critic: Callable[[Params, State, ReplaySample[Transition], jax.Array], LossOutput]
-    policy: Callable[[Params, State, ReplaySample[Transition], jax.Array], jax.Array]
+    policy: Callable[[Params, State, ReplaySample[Transition], jax.Array], LossOutput]
 
 
 def make_losses(networks: Networks, config: Config) -> Losses:
@@ -142,7 +143,7 @@ def make_losses(networks: Networks, config: Config) -> Losses:
         loss = jnp.square(target - q_1) + jnp.square(target - q_2)
         return importance_weighted_loss(loss, {"q": jnp.mean(q_1)}, batch, config, priorities=jnp.abs(target - q_1))
 
-    def policy_loss(policy: Params, state: State, batch: ReplaySample[Transition], key: jax.Array) -> jax.Array:
+    def policy_loss(policy: Params, state: State, batch: ReplaySample[Transition], key: jax.Array) -> LossOutput:
         o_tm1, a_tm1 = batch.data.observation, batch.data.action
         q = jnp.minimum(*twins_at(state.critics, o_tm1, a_tm1))
         advantage = q - mean_value(policy, state.critics, o_tm1, key)  # eq. 5
@@ -150,24 +151,22 @@ def make_losses(networks: Networks, config: Config) -> Losses:
             weights = losses.binary_weights(advantage)  # eq. 3
         else:
             weights = losses.exponential_weights(advantage, config.temperature, config.max_weight)  # eq. 4
-        return -jnp.mean(weights * policy_at(policy, o_tm1).log_prob(a_tm1))  # eq. 1
+        loss = -jnp.mean(weights * policy_at(policy, o_tm1).log_prob(a_tm1))  # eq. 1
+        return LossOutput(loss, {})
 
     return Losses(critic_loss, policy_loss)
 
 
-def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
+def make_update(networks: Networks, losses: Losses, config: Config, optimizer: Optimizers | None = None) -> Update:
     """Takes a step on the critics, then one on the policy, and moves all targets (algorithm 1)."""
-    optimizer = adam(
-        config.learning_rate,
-        config.max_grad_norm,
-        epsilon=config.adam_epsilon,
-    )
+    default = adam(config.learning_rate, config.max_grad_norm, epsilon=config.adam_epsilon)
+    optimizers = optimizers_of(optimizer, config, policy=default, critic=default)
 
     def init(key: jax.Array) -> State:
         key, policy_key, critic_key = jax.random.split(key, 3)
         policy, critics = networks.policy.init(policy_key), networks.critic.init(critic_key)
         target_policy, target_critics = jax.tree.map(jnp.copy, (policy, critics))
-        opt_states = optimizer.init(policy), optimizer.init(critics)
+        opt_states = optimizers["policy"].init(policy), optimizers["critic"].init(critics)
         num_updates = jnp.zeros((), jnp.int32)
         return State(policy, critics, target_policy, target_critics, opt_states, key, num_updates)
 
@@ -177,19 +176,20 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
         policy_key = jax.random.fold_in(state.key, -state.num_updates - 1)
         policy_opt, critics_opt = state.opt_states
 
-        def critic_loss(critics: Params) -> tuple[jax.Array, LossOutput]:
-            output = losses.critic(critics, state, batch, critic_key)
-            return output.loss, output
-
-        grads, output = jax.grad(critic_loss, has_aux=True)(state.critics)
-        critics, critics_opt = optimizer_step(optimizer, grads, state.critics, critics_opt)
+        grads, output = loss_gradient(losses.critic, state.critics, state, batch, critic_key)
+        critics, critics_opt = optimizer_step(optimizers["critic"], grads, state.critics, critics_opt)
         state = state._replace(critics=critics)
 
-        policy_loss, grads = jax.value_and_grad(losses.policy)(state.policy, state, batch, policy_key)
-        policy, policy_opt = optimizer_step(optimizer, grads, state.policy, policy_opt)
+        grads, policy_output = loss_gradient(losses.policy, state.policy, state, batch, policy_key)
+        policy, policy_opt = optimizer_step(optimizers["policy"], grads, state.policy, policy_opt)
         target_policy = optax.incremental_update(policy, state.target_policy, config.tau)
         target_critics = optax.incremental_update(critics, state.target_critics, config.tau)
-        metrics = {"critic_loss": output.loss, "policy_loss": policy_loss, **output.metrics}
+        metrics = {
+            "critic_loss": output.loss,
+            "policy_loss": policy_output.loss,
+            **output.metrics,
+            **policy_output.metrics,
+        }
         opt_states, num_updates = (policy_opt, critics_opt), state.num_updates + 1
         state = State(policy, critics, target_policy, target_critics, opt_states, state.key, num_updates)
         return state, UpdateOutput(metrics, output.priorities)
@@ -205,14 +205,15 @@ def make_agent(
     make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
     make_policy: MakePolicy[Networks, Config] = make_policy,
     make_losses: Callable[[Networks, Config], Losses] = make_losses,
+    optimizer: Optimizers | None = None,
     make_update: Callable[[Networks, Losses, Config], Update] = make_update,
 ) -> Agent[Networks]:
-    """Returns CRR as an agent, with its torso or any of its four parts replaced."""
+    """Returns CRR as an agent, with any of its parts replaced."""
     check_config(config, Config)
     return Agent(
         config,
         Transitions(config),
         with_torso(make_networks, config, torso),
         Configured(make_policy, config),
-        UpdateOfLoss(make_update, make_losses, config),
+        UpdateOfLoss(given(make_update, optimizer=optimizer), make_losses, config),
     )

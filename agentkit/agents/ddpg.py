@@ -25,13 +25,14 @@ import optax
 
 from agentkit import actors, specs
 from agentkit import networks as nets
-from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts, given
 from agentkit.agents.common.drq import with_drq
 from agentkit.agents.common.experience import ReplayConfig, Transitions
+from agentkit.agents.common.optimizers import Optimizers, optimizers_of
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, OpenFraction, Positive, Rate, Sizes
 from agentkit.agents.common.torso import with_torso
-from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step
+from agentkit.learning import Schedule, Update, UpdateOutput, adam, loss_gradient, optimizer_step
 from agentkit.types import LossOutput, Params, ReplaySample, Transition
 
 
@@ -109,11 +110,11 @@ class Losses(NamedTuple):
 
     Attributes:
         critic: ``(critic, state, batch, key) -> LossOutput``.
-        policy: ``(policy, state, batch, key) -> loss []``, with the critic in `state` as it has just become.
+        policy: ``(policy, state, batch, key) -> LossOutput``, with the critic in `state` as it has just become.
     """
 
     critic: Callable[[Params, State, ReplaySample[Transition], jax.Array], LossOutput]
-    policy: Callable[[Params, State, ReplaySample[Transition], jax.Array], jax.Array]
+    policy: Callable[[Params, State, ReplaySample[Transition], jax.Array], LossOutput]
 
 
 def make_losses(networks: Networks, config: Config) -> Losses:
@@ -129,26 +130,28 @@ def make_losses(networks: Networks, config: Config) -> Losses:
         loss, metrics = jnp.square(target - q_tm1), {"q": jnp.mean(q_tm1)}  # eq. 4
         return importance_weighted_loss(loss, metrics, batch, config, priorities=jnp.abs(target - q_tm1))
 
-    def policy_loss(policy: Params, state: State, batch: ReplaySample[Transition], key: jax.Array) -> jax.Array:
+    def policy_loss(policy: Params, state: State, batch: ReplaySample[Transition], key: jax.Array) -> LossOutput:
         del key
         o_tm1 = batch.data.observation
-        return -jnp.mean(q_at(state.critic, o_tm1, policy_at(policy, o_tm1)))  # its gradient is minus eq. 6
+        q = q_at(state.critic, o_tm1, policy_at(policy, o_tm1))
+        return LossOutput(-jnp.mean(q), {})  # its gradient is minus eq. 6
 
     return Losses(critic_loss, policy_loss)
 
 
-def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
+def make_update(networks: Networks, losses: Losses, config: Config, optimizer: Optimizers | None = None) -> Update:
     """Takes a step on the critic, then one on the policy, and moves both targets (algorithm 1)."""
-    policy_optimizer, critic_optimizer = (
+    of_policy, of_critic = (
         adam(rate, config.max_grad_norm, epsilon=config.adam_epsilon)
         for rate in (config.policy_learning_rate, config.critic_learning_rate)
     )
+    optimizers = optimizers_of(optimizer, config, policy=of_policy, critic=of_critic)
 
     def init(key: jax.Array) -> State:
         key, policy_key, critic_key = jax.random.split(key, 3)
         policy, critic = networks.policy.init(policy_key), networks.critic.init(critic_key)
         target_policy, target_critic = jax.tree.map(jnp.copy, (policy, critic))
-        opt_states = policy_optimizer.init(policy), critic_optimizer.init(critic)
+        opt_states = optimizers["policy"].init(policy), optimizers["critic"].init(critic)
         num_updates = jnp.zeros((), jnp.int32)
         return State(policy, critic, target_policy, target_critic, opt_states, key, num_updates)
 
@@ -157,19 +160,20 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
         critic_key, policy_key = jax.random.split(jax.random.fold_in(state.key, state.num_updates))
         policy_opt, critic_opt = state.opt_states
 
-        def critic_loss(critic: Params) -> tuple[jax.Array, LossOutput]:
-            output = losses.critic(critic, state, batch, critic_key)
-            return output.loss, output
-
-        grads, output = jax.grad(critic_loss, has_aux=True)(state.critic)
-        critic, critic_opt = optimizer_step(critic_optimizer, grads, state.critic, critic_opt)
+        grads, output = loss_gradient(losses.critic, state.critic, state, batch, critic_key)
+        critic, critic_opt = optimizer_step(optimizers["critic"], grads, state.critic, critic_opt)
         state = state._replace(critic=critic)
 
-        policy_loss, grads = jax.value_and_grad(losses.policy)(state.policy, state, batch, policy_key)
-        policy, policy_opt = optimizer_step(policy_optimizer, grads, state.policy, policy_opt)
+        grads, policy_output = loss_gradient(losses.policy, state.policy, state, batch, policy_key)
+        policy, policy_opt = optimizer_step(optimizers["policy"], grads, state.policy, policy_opt)
         target_policy = optax.incremental_update(policy, state.target_policy, config.tau)
         target_critic = optax.incremental_update(critic, state.target_critic, config.tau)
-        metrics = {"critic_loss": output.loss, "policy_loss": policy_loss, **output.metrics}
+        metrics = {
+            "critic_loss": output.loss,
+            "policy_loss": policy_output.loss,
+            **output.metrics,
+            **policy_output.metrics,
+        }
         opt_states, num_updates = (policy_opt, critic_opt), state.num_updates + 1
         state = State(policy, critic, target_policy, target_critic, opt_states, state.key, num_updates)
         return state, UpdateOutput(metrics, output.priorities)
@@ -185,15 +189,16 @@ def make_agent(
     make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
     make_policy: MakePolicy[Networks, Config] = make_policy,
     make_losses: Callable[[Networks, Config], Losses] = make_losses,
+    optimizer: Optimizers | None = None,
     make_update: Callable[[Networks, Losses, Config], Update] = make_update,
 ) -> Agent[Networks]:
-    """Returns DDPG as an agent, with its torso or any of its four parts replaced; it sees images by `with_drq`."""
+    """Returns DDPG as an agent, with any of its parts replaced; it sees images by `with_drq`."""
     check_config(config, Config)
     agent = Agent(
         config,
         Transitions(config),
         with_torso(make_networks, config, torso),
         Configured(make_policy, config),
-        UpdateOfLoss(make_update, make_losses, config),
+        UpdateOfLoss(given(make_update, optimizer=optimizer), make_losses, config),
     )
     return with_drq(agent)

@@ -23,12 +23,13 @@ import jax.numpy as jnp
 from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy, epsilon_greedy_policy, epsilon_ladder_policy, fixed_epsilon_policy
-from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts, given
 from agentkit.agents.common.experience import ReplayConfig, Transitions
+from agentkit.agents.common.optimizers import Optimizer, optimizer_of
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, Fraction, Positive, ScheduleOfSteps, Sizes
 from agentkit.agents.common.torso import with_torso
-from agentkit.learning import Linear, Loss, Schedule, Update, adam, periodic, sgd
+from agentkit.learning import Linear, Loss, Schedule, SgdState, Update, adam, periodic, sgd
 from agentkit.types import LossOutput, Nest, Params, ReplaySample, Transition
 
 
@@ -120,10 +121,10 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
 def make_loss(networks: Networks, config: Config) -> Loss:
     """Builds the TD loss plus the behaviour's, on a batch of `Transition`s ``[B, ...]``."""
 
-    def loss(params: Params, target_params: Params, batch: ReplaySample[Transition], key: jax.Array) -> LossOutput:
+    def loss(params: Params, state: SgdState, batch: ReplaySample[Transition], key: jax.Array) -> LossOutput:
         del key
         o_tm1, a_tm1, r_t, discount_t, o_t, _ = batch.data
-        q_tm1, q_target_t = networks.q_values(params, o_tm1), networks.q_values(target_params, o_t)  # [B, A]
+        q_tm1, q_target_t = networks.q_values(params, o_tm1), networks.q_values(state.target_params, o_t)  # [B, A]
         q_t = constrained_values(networks, config, params, o_t)
         errors = losses.double_q_learning_error(q_tm1, a_tm1, r_t, discount_t, q_target_t, q_t)  # [B], eq. 11
         cloning = losses.action_cross_entropy(networks.behaviour(params, o_tm1), a_tm1)  # [B]
@@ -134,13 +135,10 @@ def make_loss(networks: Networks, config: Config) -> Loss:
     return loss
 
 
-def make_update(networks: Networks, loss: Loss, config: Config) -> Update:
+def make_update(networks: Networks, loss: Loss, config: Config, optimizer: Optimizer | None = None) -> Update:
     """Takes a step of Adam on the loss; copies the target networks every `target_update_period` updates."""
-    optimizer = adam(
-        config.learning_rate,
-        config.max_grad_norm,
-        epsilon=config.adam_epsilon,
-    )
+    default = adam(config.learning_rate, config.max_grad_norm, epsilon=config.adam_epsilon)
+    optimizer = optimizer_of(optimizer, config, default)
     return sgd(loss, networks.init, optimizer, periodic(config.target_update_period))
 
 
@@ -152,14 +150,15 @@ def make_agent(
     make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
     make_policy: MakePolicy[Networks, Config] = make_policy,
     make_loss: Callable[[Networks, Config], Loss] = make_loss,
+    optimizer: Optimizer | None = None,
     make_update: Callable[[Networks, Loss, Config], Update] = make_update,
 ) -> Agent[Networks]:
-    """Returns discrete BCQ as an agent, with its torso or any of its four parts replaced."""
+    """Returns discrete BCQ as an agent, with any of its parts replaced."""
     check_config(config, Config)
     return Agent(
         config,
         Transitions(config),
         with_torso(make_networks, config, torso),
         Configured(make_policy, config),
-        UpdateOfLoss(make_update, make_loss, config),
+        UpdateOfLoss(given(make_update, optimizer=optimizer), make_loss, config),
     )

@@ -32,12 +32,13 @@ import optax
 
 from agentkit import actors, specs
 from agentkit import networks as nets
-from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts, given
 from agentkit.agents.common.experience import ReplayConfig, Transitions
+from agentkit.agents.common.optimizers import Optimizers, optimizers_of
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, CountFromZero, Fraction, Positive, Rate, Sizes
 from agentkit.agents.common.torso import with_torso
-from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step
+from agentkit.learning import Schedule, Update, UpdateOutput, adam, loss_gradient, optimizer_step
 from agentkit.types import LossOutput, Nest, Params, ReplaySample, Transition
 
 Critics = tuple[Params, Params]
@@ -134,20 +135,23 @@ class State(NamedTuple):
 
 
 class Losses(NamedTuple):
-    """Holds the losses of critics and policy.
+    """Holds the losses of critics, policy and temperature.
 
     Attributes:
         critic: ``(critics, state, batch, key) -> LossOutput``.
-        policy: ``(policy, state, batch, key) -> (loss [], entropy [])``.
+        policy: ``(policy, state, batch, key) -> LossOutput``, with the metric "entropy" ``[]`` of its actions.
+        temperature: ``(log_alpha, state, batch, entropy) -> LossOutput``; the policy's loss has drawn the actions.
     """
 
     critic: Callable[[Critics, State, ReplaySample[Transition], jax.Array], LossOutput]
-    policy: Callable[[Params, State, ReplaySample[Transition], jax.Array], tuple[jax.Array, jax.Array]]
+    policy: Callable[[Params, State, ReplaySample[Transition], jax.Array], LossOutput]
+    temperature: Callable[[jax.Array, State, ReplaySample[Transition], jax.Array], LossOutput]
 
 
 def make_losses(networks: Networks, config: Config) -> Losses:
     """Builds equations 4 and 12, on a batch of `Transition`s ``[B, ...]``."""
     policy_at, q_at = networks.policy.apply, networks.critic.apply
+    target_entropy = config.target_entropy_ratio * float(np.log(networks.num_actions))
 
     def expected(actions: nets.Categorical, q: jax.Array) -> jax.Array:
         return jnp.sum(jax.nn.softmax(actions.logits) * q, axis=-1)  # [B]
@@ -163,59 +167,56 @@ def make_losses(networks: Networks, config: Config) -> Losses:
         loss = 0.5 * (jnp.square(q_1 - target) + jnp.square(q_2 - target))  # eq. 4
         return importance_weighted_loss(loss, {"q": jnp.mean(q_1)}, batch, config, priorities=jnp.abs(q_1 - target))
 
-    def policy_loss(
-        policy: Params, state: State, batch: ReplaySample[Transition], key: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
+    def policy_loss(policy: Params, state: State, batch: ReplaySample[Transition], key: jax.Array) -> LossOutput:
         del key
         o_tm1 = batch.data.observation
         actions, q = policy_at(policy, o_tm1), jnp.minimum(*(q_at(critic, o_tm1) for critic in state.critics))
         entropy = jnp.mean(actions.entropy())
-        return -jnp.exp(state.log_alpha) * entropy - jnp.mean(expected(actions, q)), entropy  # eq. 12
+        loss = -jnp.exp(state.log_alpha) * entropy - jnp.mean(expected(actions, q))  # eq. 12
+        return LossOutput(loss, {"entropy": entropy})
 
-    return Losses(critic_loss, policy_loss)
+    def temperature_loss(
+        log_alpha: jax.Array, state: State, batch: ReplaySample[Transition], entropy: jax.Array
+    ) -> LossOutput:
+        del state, batch
+        return LossOutput(log_alpha * (entropy - target_entropy), {})  # cf. eq. 11, of log alpha
+
+    return Losses(critic_loss, policy_loss, temperature_loss)
 
 
-def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
+def make_update(networks: Networks, losses: Losses, config: Config, optimizer: Optimizers | None = None) -> Update:
     """Takes a gradient step each on critics, policy and temperature (algorithm 1)."""
-    optimizer = adam(
-        config.learning_rate,
-        config.max_grad_norm,
-        epsilon=config.adam_epsilon,
-    )
-    max_entropy = float(np.log(networks.num_actions))
+    default = adam(config.learning_rate, config.max_grad_norm, epsilon=config.adam_epsilon)
+    optimizers = optimizers_of(optimizer, config, policy=default, critic=default, temperature=default)
 
     def init(key: jax.Array) -> State:
         key, policy_key, *critic_keys = jax.random.split(key, 4)
         policy, critics = networks.policy.init(policy_key), tuple(map(networks.critic.init, critic_keys))
         log_alpha = jnp.log(jnp.asarray(config.initial_temperature, jnp.float32))
-        opt_states = tuple(map(optimizer.init, (policy, critics, log_alpha)))
+        learned = {"policy": policy, "critic": critics, "temperature": log_alpha}
+        opt_states = tuple(optimizers[name].init(params) for name, params in learned.items())
         return State(policy, critics, jax.tree.map(jnp.copy, critics), log_alpha, opt_states, key)
 
     def update(state: State, batch: ReplaySample[Transition]) -> tuple[State, UpdateOutput]:
         key, critic_key, policy_key = jax.random.split(state.key, 3)
-
-        def critic_loss(critics: Critics) -> tuple[jax.Array, LossOutput]:
-            output = losses.critic(critics, state, batch, critic_key)
-            return output.loss, output
-
-        critic_grads, output = jax.grad(critic_loss, has_aux=True)(state.critics)
-        (policy_loss, entropy), policy_grads = jax.value_and_grad(losses.policy, has_aux=True)(
-            state.policy, state, batch, policy_key
+        critic_grads, output = loss_gradient(losses.critic, state.critics, state, batch, critic_key)
+        policy_grads, policy_output = loss_gradient(
+            losses.policy, state.policy, state, batch, policy_key, metrics=["entropy"]
         )
-        alpha_grad = entropy - config.target_entropy_ratio * max_entropy  # of log_alpha times this, cf. eq. 11
 
         policy_opt, critics_opt, alpha_opt = state.opt_states
-        policy, policy_opt = optimizer_step(optimizer, policy_grads, state.policy, policy_opt)
-        critics, critics_opt = optimizer_step(optimizer, critic_grads, state.critics, critics_opt)
+        policy, policy_opt = optimizer_step(optimizers["policy"], policy_grads, state.policy, policy_opt)
+        critics, critics_opt = optimizer_step(optimizers["critic"], critic_grads, state.critics, critics_opt)
         log_alpha = state.log_alpha
         if config.learn_temperature:
-            log_alpha, alpha_opt = optimizer_step(optimizer, alpha_grad, log_alpha, alpha_opt)
+            alpha_grad, _ = loss_gradient(losses.temperature, log_alpha, state, batch, policy_output.metrics["entropy"])
+            log_alpha, alpha_opt = optimizer_step(optimizers["temperature"], alpha_grad, log_alpha, alpha_opt)
         targets = optax.incremental_update(critics, state.target_critics, config.tau)
         metrics = {
             "critic_loss": output.loss,
             **output.metrics,
-            "policy_loss": policy_loss,
-            "entropy": entropy,
+            "policy_loss": policy_output.loss,
+            **policy_output.metrics,
             "temperature": jnp.exp(state.log_alpha),
         }
         state = State(policy, critics, targets, log_alpha, (policy_opt, critics_opt, alpha_opt), key)
@@ -232,14 +233,15 @@ def make_agent(
     make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
     make_policy: MakePolicy[Networks, Config] = make_policy,
     make_losses: Callable[[Networks, Config], Losses] = make_losses,
+    optimizer: Optimizers | None = None,
     make_update: Callable[[Networks, Losses, Config], Update] = make_update,
 ) -> Agent[Networks]:
-    """Returns discrete SAC as an agent, with its torso or any of its four parts replaced."""
+    """Returns discrete SAC as an agent, with any of its parts replaced."""
     check_config(config, Config)
     return Agent(
         config,
         Transitions(config),
         with_torso(make_networks, config, torso),
         Configured(make_policy, config),
-        UpdateOfLoss(make_update, make_losses, config),
+        UpdateOfLoss(given(make_update, optimizer=optimizer), make_losses, config),
     )

@@ -35,7 +35,7 @@ The paper's settings, with its words for them (extended data table 1, and its te
 
 The table's other lines: agent history length (4), action repeat (4) and no-op max (30) are the environment's,
 ``atari:NAME`` with ``max_noops=30``; gradient momentum (0.95), squared gradient momentum (0.95) and min squared
-gradient (0.01) are RMSProp's, which `make_update` takes as another `optimizer`.
+gradient (0.01) are RMSProp's, which `make_agent` takes as its `optimizer`.
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ import jax.numpy as jnp
 from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy, epsilon_greedy_policy, epsilon_ladder_policy, fixed_epsilon_policy
-from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts, given
 from agentkit.agents.common.experience import ReplayConfig, Transitions
+from agentkit.agents.common.optimizers import Optimizer, optimizer_of
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, Fraction, Positive, ScheduleOfSteps, Sizes
 from agentkit.agents.common.torso import with_torso
@@ -62,11 +63,11 @@ from agentkit.learning import (
     Update,
     UpdateOutput,
     adam,
-    check_loss_output,
     global_norm,
+    loss_gradient,
     optimizer_step,
 )
-from agentkit.types import Array, LossOutput, Nest, Params, ReplaySample, Transition
+from agentkit.types import LossOutput, Nest, Params, ReplaySample, Transition
 
 if TYPE_CHECKING:
     import optax
@@ -129,26 +130,6 @@ def make_policy(network: nets.Network, config: Config, evaluation: bool = False)
     return epsilon_greedy_policy(network.apply, config.epsilon)
 
 
-def make_loss(network: nets.Network, config: Config) -> Loss:
-    """Builds the Huber loss of the TD errors, on a batch of `Transition`s ``[B, ...]``."""
-
-    def loss(params: Params, target_params: Params, batch: ReplaySample[Transition], key: jax.Array) -> LossOutput:
-        del key
-        o_tm1, a_tm1, r_t, discount_t, o_t, _extras = batch.data
-        # r_t is a sum of n rewards; discount_t is gamma^n, and 0 where the episode terminated (`adders.NStepAdder`).
-        q_tm1, q_target_t = network.apply(params, o_tm1), network.apply(target_params, o_t)  # [B, A]
-        if config.double:
-            q_t = network.apply(params, o_t)
-            errors = losses.double_q_learning_error(q_tm1, a_tm1, r_t, discount_t, q_target_t, q_t)  # [B]
-        else:
-            errors = losses.q_learning_error(q_tm1, a_tm1, r_t, discount_t, q_target_t)
-        per_item = losses.huber(errors, config.huber_delta)
-        metrics = {"q": nets.mean_legal(q_tm1)}  # Where a mask forbids actions, of the others.
-        return importance_weighted_loss(per_item, metrics, batch, config, priorities=jnp.abs(errors))
-
-    return loss
-
-
 class State(NamedTuple):
     """Holds the training state of DQN.
 
@@ -167,41 +148,50 @@ class State(NamedTuple):
     num_updates: jax.Array
 
 
-def make_update(
-    network: nets.Network, loss: Loss, config: Config, optimizer: optax.GradientTransformation | None = None
-) -> Update:
+def make_loss(network: nets.Network, config: Config) -> Loss:
+    """Builds the Huber loss of the TD errors, on a batch of `Transition`s ``[B, ...]``."""
+
+    def loss(params: Params, state: State, batch: ReplaySample[Transition], key: jax.Array) -> LossOutput:
+        del key
+        o_tm1, a_tm1, r_t, discount_t, o_t, _extras = batch.data
+        # r_t is a sum of n rewards; discount_t is gamma^n, and 0 where the episode terminated (`adders.NStepAdder`).
+        q_tm1, q_target_t = network.apply(params, o_tm1), network.apply(state.target_params, o_t)  # [B, A]
+        if config.double:
+            q_t = network.apply(params, o_t)
+            errors = losses.double_q_learning_error(q_tm1, a_tm1, r_t, discount_t, q_target_t, q_t)  # [B]
+        else:
+            errors = losses.q_learning_error(q_tm1, a_tm1, r_t, discount_t, q_target_t)
+        per_item = losses.huber(errors, config.huber_delta)
+        metrics = {"q": nets.mean_legal(q_tm1)}  # Where a mask forbids actions, of the others.
+        return importance_weighted_loss(per_item, metrics, batch, config, priorities=jnp.abs(errors))
+
+    return loss
+
+
+def make_update(network: nets.Network, loss: Loss, config: Config, optimizer: Optimizer | None = None) -> Update:
     """Takes a gradient step on each batch, and copies the target network now and then (algorithm 1).
 
     Args:
         network: of the action values.
         loss: of `make_loss`.
         config: the hyperparameters.
-        optimizer: an optax transformation; None for Adam.
+        optimizer: as `make_agent` takes it; None for Adam.
     """
     import optax  # Not at import time: actors load this file, and optimise nothing.
 
-    if optimizer is None:
-        optimizer = adam(
-            config.learning_rate,
-            config.max_grad_norm,
-            epsilon=config.adam_epsilon,
-        )
+    default = adam(config.learning_rate, config.max_grad_norm, epsilon=config.adam_epsilon)
+    transformation = optimizer_of(optimizer, config, default)
 
     def init(key: jax.Array) -> State:
         key, params_key = jax.random.split(key)
         params = network.init(params_key)
         target_params = jax.tree.map(jnp.copy, params)
-        return State(params, target_params, optimizer.init(params), key, jnp.zeros((), jnp.int32))
+        return State(params, target_params, transformation.init(params), key, jnp.zeros((), jnp.int32))
 
     def update(state: State, batch: ReplaySample[Transition]) -> tuple[State, UpdateOutput]:
         key = jax.random.fold_in(state.key, state.num_updates)  # Not split: XLA drops it if the loss ignores it.
-
-        def objective(params: Params) -> tuple[Array, LossOutput]:
-            output = check_loss_output(loss(params, state.target_params, batch, key))
-            return output.loss, output
-
-        grads, output = jax.grad(objective, has_aux=True)(state.params)
-        params, opt_state = optimizer_step(optimizer, grads, state.params, state.opt_state)
+        grads, output = loss_gradient(loss, state.params, state, batch, key)
+        params, opt_state = optimizer_step(transformation, grads, state.params, state.opt_state)
         num_updates = state.num_updates + 1
         target_params = optax.periodic_update(params, state.target_params, num_updates, config.target_update_period)
         metrics = {"loss": output.loss, "grad_norm": global_norm(grads), **output.metrics}
@@ -219,14 +209,15 @@ def make_agent(
     make_networks: Callable[[specs.EnvironmentSpec, Config], nets.Network] = make_networks,
     make_policy: MakePolicy[nets.Network, Config] = make_policy,
     make_loss: Callable[[nets.Network, Config], Loss] = make_loss,
+    optimizer: Optimizer | None = None,
     make_update: Callable[[nets.Network, Loss, Config], Update] = make_update,
 ) -> Agent[nets.Network]:
-    """Returns DQN as an agent, with its torso or any of its four parts replaced."""
+    """Returns DQN as an agent, with any of its parts replaced."""
     check_config(config, Config)
     return Agent(
         config,
         Transitions(config),
         with_torso(make_networks, config, torso),
         Configured(make_policy, config),
-        UpdateOfLoss(make_update, make_loss, config),
+        UpdateOfLoss(given(make_update, optimizer=optimizer), make_loss, config),
     )

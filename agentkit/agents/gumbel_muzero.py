@@ -31,13 +31,14 @@ import numpy as np
 from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy
-from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts, given
 from agentkit.agents.common.experience import Sequences, SequencesConfig
+from agentkit.agents.common.optimizers import Optimizer, optimizer_of
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, CountFromTwo, Finite, Positive, Sizes, check_order
 from agentkit.agents.common.torso import with_torso
 from agentkit.errors import missing_extra
-from agentkit.learning import Loss, Schedule, Update, adam, periodic, sgd
+from agentkit.learning import Loss, Schedule, SgdState, Update, adam, periodic, sgd
 from agentkit.types import LossOutput, Nest, Params, ReplaySample, Step, has_action
 
 
@@ -234,14 +235,14 @@ def make_loss(networks: Networks, config: Config) -> Loss:
     A batch has sequences of `Step`s ``[B, T + 1, ...]``, of which the last row only serves to bootstrap.
     """
 
-    def loss(params: Params, target_params: Params, batch: ReplaySample[Step], key: jax.Array) -> LossOutput:
+    def loss(params: Params, state: SgdState, batch: ReplaySample[Step], key: jax.Array) -> LossOutput:
         del key
         steps: Step = jax.tree.map(jnp.asarray, batch.data)
         acted = has_action(steps.start_of_episode)  # [B, T]
         action, reward, discount, searched = (
             x[:, :-1] for x in (steps.action, steps.reward, steps.discount, steps.extras)
         )
-        target_values = _by_row(lambda x: _value(networks, target_params, x), steps.observation)  # [B, T + 1]
+        target_values = _by_row(lambda x: _value(networks, state.target_params, x), steps.observation)  # [B, T + 1]
         targets = losses.n_step_targets(reward, config.discount * discount, target_values, acted, config.n_step)
         if config.rescale_values:
             targets, reward = losses.signed_hyperbolic(targets), losses.signed_hyperbolic(reward)
@@ -296,13 +297,10 @@ def _value(networks: Networks, params: Params, observation: Nest) -> jax.Array:
     return networks.to_value(logits)
 
 
-def make_update(networks: Networks, loss: Loss, config: Config) -> Update:
+def make_update(networks: Networks, loss: Loss, config: Config, optimizer: Optimizer | None = None) -> Update:
     """Takes a step of Adam on the loss; copies the target network every `target_update_period` updates."""
-    optimizer = adam(
-        config.learning_rate,
-        config.max_grad_norm,
-        epsilon=config.adam_epsilon,
-    )
+    default = adam(config.learning_rate, config.max_grad_norm, epsilon=config.adam_epsilon)
+    optimizer = optimizer_of(optimizer, config, default)
     return sgd(loss, networks.init, optimizer, periodic(config.target_update_period))
 
 
@@ -314,14 +312,15 @@ def make_agent(
     make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
     make_policy: MakePolicy[Networks, Config] = make_policy,
     make_loss: Callable[[Networks, Config], Loss] = make_loss,
+    optimizer: Optimizer | None = None,
     make_update: Callable[[Networks, Loss, Config], Update] = make_update,
 ) -> Agent[Networks]:
-    """Returns Gumbel MuZero as an agent, with its torso or any of its four parts replaced."""
+    """Returns Gumbel MuZero as an agent, with any of its parts replaced."""
     check_config(config, Config)
     return Agent(
         config,
         Sequences(config),
         with_torso(make_networks, config, torso),
         Configured(make_policy, config),
-        UpdateOfLoss(make_update, make_loss, config),
+        UpdateOfLoss(given(make_update, optimizer=optimizer), make_loss, config),
     )

@@ -32,9 +32,10 @@ import jax.numpy as jnp
 from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy, PolicyVariables, stochastic_policy, with_normalized_observations
-from agentkit.agents.common.advantages import mean_and_std, merge_time, observe_segments
-from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts
+from agentkit.agents.common.advantages import Trajectories, mean_and_std, merge_time, observe_segments
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts, given
 from agentkit.agents.common.experience import Segments, SegmentsConfig
+from agentkit.agents.common.optimizers import Optimizer, optimizer_of
 from agentkit.agents.common.ranges import Count, Fraction, NotNegative, Positive, Sizes
 from agentkit.agents.common.torso import with_torso
 from agentkit.errors import ConfigError
@@ -44,8 +45,8 @@ from agentkit.learning import (
     Update,
     UpdateOutput,
     adam,
-    check_loss_output,
     global_norm,
+    loss_gradient,
     optimizer_step,
     steps_before,
     tell_counts,
@@ -145,8 +146,27 @@ class State(NamedTuple):
     num_updates: jax.Array
 
 
+EstimateTargets = Callable[[Trajectories, Config], losses.VTrace]
+"""``(segments, config) -> targets and advantages [B, T]``."""
+
+
+def estimate_targets(segments: Trajectories, config: Config) -> losses.VTrace:
+    """Returns value targets and advantages ``[B, T]`` of segments by V-trace (eq. 1, and section 4.2)."""
+    reward, discount, values, mask, log_ratio = segments
+    return losses.vtrace(
+        reward,
+        discount,
+        values,
+        log_ratio,
+        mask,
+        lambda_=config.vtrace_lambda,
+        rho_clip=config.rho_clip,
+        policy_rho_clip=config.policy_rho_clip,
+    )
+
+
 class Estimates(NamedTuple):
-    """Holds what networks and V-trace say of segments' rows, leaves ``[B, T]``.
+    """Holds what networks and the estimator say of segments' rows, leaves ``[B, T]``.
 
     Attributes:
         distribution: of actions.
@@ -166,9 +186,14 @@ class Estimates(NamedTuple):
 
 
 def estimate(
-    networks: nets.PolicyValue, config: Config, params: Params, returns: nets.RunningStatistics | tuple[()], steps: Step
+    networks: nets.PolicyValue,
+    config: Config,
+    params: Params,
+    returns: nets.RunningStatistics | tuple[()],
+    steps: Step,
+    estimate_targets: EstimateTargets = estimate_targets,
 ) -> Estimates:
-    """Applies networks and V-trace (eq. 1) to segments, leaves ``[B, T + 1, ...]``, of normalised observations."""
+    """Applies networks and the estimator to segments, leaves ``[B, T + 1, ...]``, of normalised observations."""
     mean, std = mean_and_std(returns)
     distribution, outputs = networks.apply(params, steps.observation, nets.stored_memory(steps))  # [B, T + 1]
     distribution, extras, reward, discount = jax.tree.map(
@@ -177,30 +202,24 @@ def estimate(
     mask = has_action(steps.start_of_episode)  # [B, T]
     log_prob = distribution.log_prob(extras.sample)
     log_ratio = jnp.where(mask > 0, log_prob - extras.log_prob, 0.0)
-    vtrace = losses.vtrace(
-        reward.astype(jnp.float32),
-        config.discount * discount.astype(jnp.float32),
-        mean + std * outputs,
-        log_ratio,
-        mask,
-        lambda_=config.vtrace_lambda,
-        rho_clip=config.rho_clip,
-        policy_rho_clip=config.policy_rho_clip,
-    )
+    discount = config.discount * discount.astype(jnp.float32)
+    segments = Trajectories(reward.astype(jnp.float32), discount, mean + std * outputs, mask, log_ratio)
+    vtrace = estimate_targets(segments, config)
     return Estimates(distribution, outputs[:, :-1], log_prob, log_ratio, vtrace, mask)
 
 
-def make_loss(networks: nets.PolicyValue, config: Config) -> Loss:
-    """Builds ``(params, returns, batch, key) -> LossOutput``: policy gradient, value and entropy (section 4.2).
+def make_loss(networks: nets.PolicyValue, config: Config, estimate_targets: EstimateTargets = estimate_targets) -> Loss:
+    """Builds the losses of policy gradient, value and entropy (section 4.2), in one number.
 
-    `returns` are the statistics that values are normalised by, ``()`` for none; `batch` holds segments of normalised
-    observations, leaves ``[B, T + 1, ...]``.
+    A batch has segments of normalised observations, leaves ``[B, T + 1, ...]``. The state has taken its targets in; it
+    is ``()`` where actors compute the gradients.
     """
 
-    def loss(params: Params, returns: Params, batch: ReplaySample[Step], key: jax.Array) -> LossOutput:
+    def loss(params: Params, state: State | tuple[()], batch: ReplaySample[Step], key: jax.Array) -> LossOutput:
         del key
+        returns = state.returns if isinstance(state, State) else ()
         mean, std = mean_and_std(returns)
-        rows = estimate(networks, config, params, returns, batch.data)
+        rows = estimate(networks, config, params, returns, batch.data, estimate_targets)
         target = (rows.vtrace.target - mean) / std
         means = {
             "policy_loss": -rows.log_prob * rows.vtrace.advantage / std,
@@ -217,37 +236,40 @@ def make_loss(networks: nets.PolicyValue, config: Config) -> Loss:
     return loss
 
 
-def make_update(networks: nets.PolicyValue, loss: Loss, config: Config) -> Update:
+def make_update(
+    networks: nets.PolicyValue,
+    loss: Loss,
+    config: Config,
+    optimizer: Optimizer | None = None,
+    estimate_targets: EstimateTargets = estimate_targets,
+) -> Update:
     """Makes an update of one step of Adam on each batch of segments.
 
     With nothing normalised or scheduled, which only the learner knows, actors may compute the gradients, as in A3C.
     """
-    optimizer = adam(config.learning_rate, config.max_grad_norm, epsilon=config.adam_epsilon)
+    default = adam(config.learning_rate, config.max_grad_norm, epsilon=config.adam_epsilon)
+    transformation = optimizer_of(optimizer, config, default)
 
     def init(key: jax.Array) -> State:
         key, params_key = jax.random.split(key)
         params = networks.init(params_key)
         statistics = nets.init_nest_statistics(networks.observation_spec) if config.normalize_observations else ()
         returns = nets.init_statistics(()) if config.normalize_values else ()
-        opt_state = optimizer.init(params)
+        opt_state = transformation.init(params)
         return State(PolicyVariables(params, statistics), returns, opt_state, key, jnp.zeros((), jnp.int32))
 
     def update(state: State, batch: ReplaySample[Step]) -> tuple[State, UpdateOutput]:
         (params, _), returns = state.variables, state.returns
         steps = batch.data._replace(observation=state.variables.normalized(batch.data.observation))
         if isinstance(returns, nets.RunningStatistics):
-            found = estimate(networks, config, params, returns, steps)
+            found = estimate(networks, config, params, returns, steps, estimate_targets)
             returns = nets.update_statistics(returns, merge_time(found.vtrace.target), merge_time(found.mask))
         key = jax.random.fold_in(state.key, state.num_updates)  # Not split: XLA drops it if the loss ignores it.
-
-        def objective(params: Params) -> tuple[Array, LossOutput]:
-            output = check_loss_output(loss(params, returns, batch._replace(data=steps), key))
-            return output.loss, output
-
-        grads, output = jax.grad(objective, has_aux=True)(params)
+        seen, normalized = state._replace(returns=returns), batch._replace(data=steps)
+        grads, output = loss_gradient(loss, params, seen, normalized, key)
         before = steps_before(batch, has_action(batch.data.start_of_episode))
         opt_state = tell_counts(state.opt_state, steps=before, updates=batch.num_updates)
-        params, opt_state = optimizer_step(optimizer, grads, params, opt_state)
+        params, opt_state = optimizer_step(transformation, grads, params, opt_state)
         variables = PolicyVariables(params, observe_segments(state.variables, batch.data))
         metrics = {"loss": output.loss, "grad_norm": global_norm(grads), **output.metrics}
         return State(variables, returns, opt_state, state.key, state.num_updates + 1), UpdateOutput(metrics)
@@ -255,14 +277,14 @@ def make_update(networks: nets.PolicyValue, loss: Loss, config: Config) -> Updat
     def published(state: State) -> dict[str, PolicyVariables]:
         return {"policy": state.variables}
 
-    if config.normalize_observations or config.normalize_values or isinstance(config.entropy_cost, Schedule):
+    if config.normalize_observations or config.normalize_values or callable(config.entropy_cost):
         return Update(init, update, published)
 
     def gradient(variables: PolicyVariables, batch: ReplaySample[Step], key: jax.Array) -> PolicyVariables:
-        return variables._replace(params=jax.grad(lambda p: loss(p, (), batch, key).loss)(variables.params))
+        return variables._replace(params=loss_gradient(loss, variables.params, (), batch, key)[0])
 
     def apply(state: State, grads: PolicyVariables) -> State:
-        params, opt_state = optimizer_step(optimizer, grads.params, state.variables.params, state.opt_state)
+        params, opt_state = optimizer_step(transformation, grads.params, state.variables.params, state.opt_state)
         return State(PolicyVariables(params, ()), (), opt_state, state.key, state.num_updates + 1)
 
     return Update(init, update, published, gradient, apply)
@@ -276,14 +298,20 @@ def make_agent(
     make_networks: Callable[[specs.EnvironmentSpec, Config], nets.PolicyValue] = make_networks,
     make_policy: MakePolicy[nets.PolicyValue, Config] = make_policy,
     make_loss: Callable[[nets.PolicyValue, Config], Loss] = make_loss,
+    optimizer: Optimizer | None = None,
+    estimate_targets: EstimateTargets | None = None,
     make_update: Callable[[nets.PolicyValue, Loss, Config], Update] = make_update,
 ) -> Agent[nets.PolicyValue]:
-    """Returns IMPALA as an agent, with its torso or any of its four parts replaced."""
+    """Returns IMPALA as an agent, with any of its parts replaced."""
     check_config(config, Config)
     return Agent(
         config,
         Segments(config, queue_size=config.queue_size),
         with_torso(make_networks, config, torso),
         Configured(make_policy, config),
-        UpdateOfLoss(make_update, make_loss, config),
+        UpdateOfLoss(
+            given(make_update, optimizer=optimizer, estimate_targets=estimate_targets),
+            given(make_loss, estimate_targets=estimate_targets),
+            config,
+        ),
     )

@@ -25,12 +25,13 @@ import optax
 
 from agentkit import actors, losses, specs
 from agentkit import networks as nets
-from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts, given
 from agentkit.agents.common.experience import ReplayConfig, Transitions
+from agentkit.agents.common.optimizers import Optimizers, optimizers_of
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Positive, ProperFraction, Rate, Sizes
 from agentkit.agents.common.torso import with_torso
-from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step
+from agentkit.learning import Schedule, Update, UpdateOutput, adam, loss_gradient, optimizer_step
 from agentkit.types import LossOutput, Params, ReplaySample, Transition
 
 
@@ -125,12 +126,12 @@ class Losses(NamedTuple):
     Attributes:
         value: ``(value, state, batch, key) -> LossOutput``.
         critic: ``(critics, state, batch, key) -> LossOutput``.
-        policy: ``(policy, state, batch, key) -> loss []``, with critics and value in `state` as they have just become.
+        policy: ``(policy, state, batch, key) -> LossOutput``, with the new critics and value in `state`.
     """
 
     value: Callable[[Params, State, ReplaySample[Transition], jax.Array], LossOutput]
     critic: Callable[[Params, State, ReplaySample[Transition], jax.Array], LossOutput]
-    policy: Callable[[Params, State, ReplaySample[Transition], jax.Array], jax.Array]
+    policy: Callable[[Params, State, ReplaySample[Transition], jax.Array], LossOutput]
 
 
 def make_losses(networks: Networks, config: Config) -> Losses:
@@ -152,30 +153,29 @@ def make_losses(networks: Networks, config: Config) -> Losses:
         loss = jnp.square(target - q_1) + jnp.square(target - q_2)  # eq. 6
         return importance_weighted_loss(loss, {"q": jnp.mean(q_1)}, batch, config, priorities=jnp.abs(target - q_1))
 
-    def policy_loss(policy: Params, state: State, batch: ReplaySample[Transition], key: jax.Array) -> jax.Array:
+    def policy_loss(policy: Params, state: State, batch: ReplaySample[Transition], key: jax.Array) -> LossOutput:
         del key
         o_tm1, a_tm1 = batch.data.observation, batch.data.action
         advantage = jnp.minimum(*twins_at(state.critics, o_tm1, a_tm1)) - v_at(state.value, o_tm1)
         weights = losses.exponential_weights(advantage, config.temperature, config.max_weight)
-        return -jnp.mean(weights * policy_at(policy, o_tm1).log_prob(a_tm1))  # eq. 7
+        loss = -jnp.mean(weights * policy_at(policy, o_tm1).log_prob(a_tm1))  # eq. 7
+        return LossOutput(loss, {})
 
     return Losses(value_loss, critic_loss, policy_loss)
 
 
-def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
+def make_update(networks: Networks, losses: Losses, config: Config, optimizer: Optimizers | None = None) -> Update:
     """Takes a step each on value, critics and policy, and moves the target critics (algorithm 1)."""
-    optimizer = adam(
-        config.learning_rate,
-        config.max_grad_norm,
-        epsilon=config.adam_epsilon,
-    )
+    default = adam(config.learning_rate, config.max_grad_norm, epsilon=config.adam_epsilon)
+    optimizers = optimizers_of(optimizer, config, value=default, critic=default, policy=default)
 
     def init(key: jax.Array) -> State:
         key, policy_key, rest_key = jax.random.split(key, 3)
         critics_key, value_key = jax.random.split(rest_key)
         policy, critics = networks.policy.init(policy_key), networks.critics.init(critics_key)
         value, targets = networks.value.init(value_key), jax.tree.map(jnp.copy, critics)
-        opt_states = tuple(map(optimizer.init, (policy, critics, value)))
+        learned = {"policy": policy, "critic": critics, "value": value}
+        opt_states = tuple(optimizers[name].init(params) for name, params in learned.items())
         return State(policy, critics, value, targets, opt_states, key, jnp.zeros((), jnp.int32))
 
     def update(state: State, batch: ReplaySample[Transition]) -> tuple[State, UpdateOutput]:
@@ -183,28 +183,21 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
         value_key, critic_key, policy_key = jax.random.split(jax.random.fold_in(state.key, state.num_updates), 3)
         policy_opt, critics_opt, value_opt = state.opt_states
 
-        def value_loss(value: Params) -> tuple[jax.Array, LossOutput]:
-            output = losses.value(value, state, batch, value_key)
-            return output.loss, output
-
-        def critic_loss(critics: Params) -> tuple[jax.Array, LossOutput]:
-            output = losses.critic(critics, state, batch, critic_key)
-            return output.loss, output
-
-        value_grads, of_value = jax.grad(value_loss, has_aux=True)(state.value)
-        critic_grads, of_critics = jax.grad(critic_loss, has_aux=True)(state.critics)
-        value, value_opt = optimizer_step(optimizer, value_grads, state.value, value_opt)
-        critics, critics_opt = optimizer_step(optimizer, critic_grads, state.critics, critics_opt)
+        value_grads, of_value = loss_gradient(losses.value, state.value, state, batch, value_key)
+        critic_grads, of_critics = loss_gradient(losses.critic, state.critics, state, batch, critic_key)
+        value, value_opt = optimizer_step(optimizers["value"], value_grads, state.value, value_opt)
+        critics, critics_opt = optimizer_step(optimizers["critic"], critic_grads, state.critics, critics_opt)
 
         stepped = state._replace(critics=critics, value=value)
-        policy_loss, grads = jax.value_and_grad(losses.policy)(state.policy, stepped, batch, policy_key)
-        policy, policy_opt = optimizer_step(optimizer, grads, state.policy, policy_opt)
+        grads, policy_output = loss_gradient(losses.policy, state.policy, stepped, batch, policy_key)
+        policy, policy_opt = optimizer_step(optimizers["policy"], grads, state.policy, policy_opt)
         targets = optax.incremental_update(critics, state.target_critics, config.tau)
 
-        metrics = {"value_loss": of_value.loss, "critic_loss": of_critics.loss, "policy_loss": policy_loss}
+        metrics = {"value_loss": of_value.loss, "critic_loss": of_critics.loss, "policy_loss": policy_output.loss}
+        metrics |= {**of_value.metrics, **of_critics.metrics, **policy_output.metrics}
         opt_states, num_updates = (policy_opt, critics_opt, value_opt), state.num_updates + 1
         state = State(policy, critics, value, targets, opt_states, state.key, num_updates)
-        return state, UpdateOutput({**metrics, **of_value.metrics, **of_critics.metrics}, of_critics.priorities)
+        return state, UpdateOutput(metrics, of_critics.priorities)
 
     return Update(init, update, lambda state: {"policy": state.policy})
 
@@ -217,14 +210,15 @@ def make_agent(
     make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
     make_policy: MakePolicy[Networks, Config] = make_policy,
     make_losses: Callable[[Networks, Config], Losses] = make_losses,
+    optimizer: Optimizers | None = None,
     make_update: Callable[[Networks, Losses, Config], Update] = make_update,
 ) -> Agent[Networks]:
-    """Returns IQL as an agent, with its torso or any of its four parts replaced."""
+    """Returns IQL as an agent, with any of its parts replaced."""
     check_config(config, Config)
     return Agent(
         config,
         Transitions(config, scale_rewards=config.scale_rewards),
         with_torso(make_networks, config, torso),
         Configured(make_policy, config),
-        UpdateOfLoss(make_update, make_losses, config),
+        UpdateOfLoss(given(make_update, optimizer=optimizer), make_losses, config),
     )

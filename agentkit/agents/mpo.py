@@ -30,13 +30,14 @@ import optax
 
 from agentkit import actors, losses, specs
 from agentkit import networks as nets
-from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts, given
 from agentkit.agents.common.drq import with_drq
 from agentkit.agents.common.experience import ReplayConfig, Transitions
+from agentkit.agents.common.optimizers import Optimizers, optimizers_of
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, Positive, Sizes, check_order
 from agentkit.agents.common.torso import with_torso
-from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step
+from agentkit.learning import Schedule, Update, UpdateOutput, adam, loss_gradient, optimizer_step
 from agentkit.types import LossOutput, Nest, Params, ReplaySample, Transition
 
 MAX_LOG_DUAL = 18.0
@@ -152,12 +153,24 @@ class State(NamedTuple):
     num_updates: jax.Array
 
 
-Loss = Callable[[MPOParams, State, ReplaySample[Transition], jax.Array], LossOutput]
-"""``(params, state, batch, key) -> LossOutput``."""
+PolicyAndDuals = tuple[Params, losses.MPODuals]
+"""Parameters of the policy, and the multipliers: what the Lagrangian is a function of."""
 
 
-def make_loss(networks: Networks, config: Config) -> Loss:
-    """Builds the sum of the three losses, on a batch of `Transition`s ``[B, ...]``; each reaches its own parameters."""
+class Losses(NamedTuple):
+    """Holds the losses of critic and policy; the latter is the duals', too.
+
+    Attributes:
+        critic: ``(critic, state, batch, key) -> LossOutput``.
+        policy: ``((policy, duals), state, batch, key) -> LossOutput``, the Lagrangian.
+    """
+
+    critic: Callable[[Params, State, ReplaySample[Transition], jax.Array], LossOutput]
+    policy: Callable[[PolicyAndDuals, State, ReplaySample[Transition], jax.Array], LossOutput]
+
+
+def make_losses(networks: Networks, config: Config) -> Losses:
+    """Builds the two losses, on a batch of `Transition`s ``[B, ...]``."""
     policy_at, q_at = networks.policy.apply, networks.critic.apply
     constraints = losses.MPOConstraints(config.epsilon, config.epsilon_mean, config.epsilon_std, config.epsilon_penalty)
 
@@ -169,31 +182,31 @@ def make_loss(networks: Networks, config: Config) -> Loss:
         samples = jax.vmap(policy.sample)(jax.random.split(key, config.num_samples))
         return policy, samples, jax.vmap(q_at, in_axes=(None, None, 0))(state.target_critic, observation, samples)
 
-    def loss(params: MPOParams, state: State, batch: ReplaySample[Transition], key: jax.Array) -> LossOutput:
+    def critic_loss(critic: Params, state: State, batch: ReplaySample[Transition], key: jax.Array) -> LossOutput:
         o_tm1, a_tm1, r_t, discount_t, o_t, _ = batch.data
-        key_tm1, key_t = jax.random.split(key)
-        _, _, q_t = sample_and_evaluate(state, o_t, key_t)
-        q_tm1 = q_at(params.critic, o_tm1, a_tm1)
+        _, _, q_t = sample_and_evaluate(state, o_t, key)
+        q_tm1 = q_at(critic, o_tm1, a_tm1)
         errors = r_t + discount_t * jnp.mean(q_t, axis=0) - q_tm1  # [B]
-        critic = importance_weighted_loss(
-            jnp.square(errors), {"q": jnp.mean(q_tm1)}, batch, config, priorities=jnp.abs(errors)
-        )
+        metrics = {"q": jnp.mean(q_tm1)}
+        return importance_weighted_loss(jnp.square(errors), metrics, batch, config, priorities=jnp.abs(errors))
 
-        target, samples, q = sample_and_evaluate(state, o_tm1, key_tm1)
-        policy = policy_at(params.policy, o_tm1)
-        policy_loss, stats = losses.mpo_loss(policy, target, samples, q, params.duals, constraints)  # E-step, M-step
+    def policy_loss(
+        params: PolicyAndDuals, state: State, batch: ReplaySample[Transition], key: jax.Array
+    ) -> LossOutput:
+        o_tm1, duals = batch.data.observation, params[1]
+        target, samples, q = sample_and_evaluate(state, o_tm1, key)
+        policy = policy_at(params[0], o_tm1)
+        loss, stats = losses.mpo_loss(policy, target, samples, q, duals, constraints)  # E-step, M-step
         metrics = {
-            "critic_loss": critic.loss,
-            **critic.metrics,
             **stats._asdict(),
             "std": jnp.mean(jnp.exp(policy.log_std)),
-            "temperature": jnp.exp(params.duals.log_temperature),
-            "alpha_mean": jnp.mean(jnp.exp(params.duals.log_alpha_mean)),
-            "alpha_std": jnp.mean(jnp.exp(params.duals.log_alpha_std)),
+            "temperature": jnp.exp(duals.log_temperature),
+            "alpha_mean": jnp.mean(jnp.exp(duals.log_alpha_mean)),
+            "alpha_std": jnp.mean(jnp.exp(duals.log_alpha_std)),
         }
-        return LossOutput(critic.loss + policy_loss, metrics, critic.priorities)
+        return LossOutput(loss, metrics)
 
-    return loss
+    return Losses(critic_loss, policy_loss)
 
 
 def initial_duals(config: Config, shape: tuple[int, ...]) -> losses.MPODuals:
@@ -207,11 +220,13 @@ def initial_duals(config: Config, shape: tuple[int, ...]) -> losses.MPODuals:
     )
 
 
-def make_update(networks: Networks, loss: Loss, config: Config) -> Update:
+def make_update(networks: Networks, losses: Losses, config: Config, optimizer: Optimizers | None = None) -> Update:
     """Takes a step each on critic, policy and duals, and copies the targets now and then."""
     rates = (config.policy_learning_rate, config.critic_learning_rate, config.dual_learning_rate)
     clip, epsilon = config.max_grad_norm, config.adam_epsilon
-    optimizers = MPOParams(*(adam(rate, clip, epsilon=epsilon) for rate in rates))
+    of_policy, of_critic, of_duals = (adam(rate, clip, epsilon=epsilon) for rate in rates)
+    chosen = optimizers_of(optimizer, config, policy=of_policy, critic=of_critic, duals=of_duals)
+    optimizers = MPOParams(**chosen)
 
     def init(key: jax.Array) -> State:
         key, policy_key, critic_key = jax.random.split(key, 3)
@@ -223,12 +238,11 @@ def make_update(networks: Networks, loss: Loss, config: Config) -> Update:
 
     def update(state: State, batch: ReplaySample[Transition]) -> tuple[State, UpdateOutput]:
         key, loss_key = jax.random.split(state.key)
-
-        def objective(params: MPOParams) -> tuple[jax.Array, LossOutput]:
-            output = loss(params, state, batch, loss_key)
-            return output.loss, output
-
-        grads, output = jax.grad(objective, has_aux=True)(state.params)
+        policy_key, critic_key = jax.random.split(loss_key)
+        policy_and_duals = state.params.policy, state.params.duals
+        critic_grads, critic = loss_gradient(losses.critic, state.params.critic, state, batch, critic_key)
+        (policy_grads, duals_grads), policy = loss_gradient(losses.policy, policy_and_duals, state, batch, policy_key)
+        grads = MPOParams(policy_grads, critic_grads, duals_grads)
         steps = map(optimizer_step, optimizers, grads, state.params, state.opt_states)
         params, opt_states = (MPOParams(*column) for column in zip(*steps, strict=True))
         duals = jax.tree.map(lambda x: jnp.clip(x, -MAX_LOG_DUAL, MAX_LOG_DUAL), params.duals)
@@ -238,7 +252,8 @@ def make_update(networks: Networks, loss: Loss, config: Config) -> Update:
         target_policy = optax.periodic_update(params.policy, state.target_policy, num_updates, period)
         target_critic = optax.periodic_update(params.critic, state.target_critic, num_updates, period)
         state = State(params, target_policy, target_critic, opt_states, key, num_updates)
-        return state, UpdateOutput(output.metrics, output.priorities)
+        metrics = {"critic_loss": critic.loss, **critic.metrics, **policy.metrics}
+        return state, UpdateOutput(metrics, critic.priorities)
 
     return Update(init, update, lambda state: {"policy": state.params.policy})
 
@@ -250,16 +265,17 @@ def make_agent(
     torso: nets.Torso | str | None = None,
     make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
     make_policy: MakePolicy[Networks, Config] = make_policy,
-    make_loss: Callable[[Networks, Config], Loss] = make_loss,
-    make_update: Callable[[Networks, Loss, Config], Update] = make_update,
+    make_losses: Callable[[Networks, Config], Losses] = make_losses,
+    optimizer: Optimizers | None = None,
+    make_update: Callable[[Networks, Losses, Config], Update] = make_update,
 ) -> Agent[Networks]:
-    """Returns MPO as an agent, with its torso or any of its four parts replaced; it sees images by `with_drq`."""
+    """Returns MPO as an agent, with any of its parts replaced; it sees images by `with_drq`."""
     check_config(config, Config)
     agent = Agent(
         config,
         Transitions(config),
         with_torso(make_networks, config, torso),
         Configured(make_policy, config),
-        UpdateOfLoss(make_update, make_loss, config),
+        UpdateOfLoss(given(make_update, optimizer=optimizer), make_losses, config),
     )
     return with_drq(agent)

@@ -24,12 +24,13 @@ import jax.numpy as jnp
 from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy, epsilon_greedy_policy, epsilon_ladder_policy, fixed_epsilon_policy
-from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts, given
 from agentkit.agents.common.experience import ReplayConfig, Transitions
+from agentkit.agents.common.optimizers import Optimizer, optimizer_of
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, Fraction, NotPositive, Positive, ScheduleOfSteps, Sizes
 from agentkit.agents.common.torso import with_torso
-from agentkit.learning import Linear, Loss, Schedule, Update, adam, periodic, sgd
+from agentkit.learning import Linear, Loss, Schedule, SgdState, Update, adam, periodic, sgd
 from agentkit.types import LossOutput, Params, ReplaySample, Transition
 
 
@@ -93,11 +94,11 @@ def make_policy(network: nets.Network, config: Config, evaluation: bool = False)
 def make_loss(network: nets.Network, config: Config) -> Loss:
     """Builds the Huber loss of the Munchausen TD errors, on a batch of `Transition`s ``[B, ...]``."""
 
-    def loss(params: Params, target_params: Params, batch: ReplaySample[Transition], key: jax.Array) -> LossOutput:
+    def loss(params: Params, state: SgdState, batch: ReplaySample[Transition], key: jax.Array) -> LossOutput:
         del key
         o_tm1, a_tm1, r_t, discount_t, o_t, _ = batch.data
         q_tm1 = network.apply(params, o_tm1)  # [B, A]
-        q_target_tm1, q_target_t = network.apply(target_params, o_tm1), network.apply(target_params, o_t)
+        q_target_tm1, q_target_t = network.apply(state.target_params, o_tm1), network.apply(state.target_params, o_t)
         errors = losses.munchausen_error(
             q_tm1,
             a_tm1,
@@ -115,13 +116,10 @@ def make_loss(network: nets.Network, config: Config) -> Loss:
     return loss
 
 
-def make_update(network: nets.Network, loss: Loss, config: Config) -> Update:
+def make_update(network: nets.Network, loss: Loss, config: Config, optimizer: Optimizer | None = None) -> Update:
     """Takes a step of Adam on the loss; copies the target network every `target_update_period` updates."""
-    optimizer = adam(
-        config.learning_rate,
-        config.max_grad_norm,
-        epsilon=config.adam_epsilon,
-    )
+    default = adam(config.learning_rate, config.max_grad_norm, epsilon=config.adam_epsilon)
+    optimizer = optimizer_of(optimizer, config, default)
     return sgd(loss, network.init, optimizer, periodic(config.target_update_period))
 
 
@@ -133,14 +131,15 @@ def make_agent(
     make_networks: Callable[[specs.EnvironmentSpec, Config], nets.Network] = make_networks,
     make_policy: MakePolicy[nets.Network, Config] = make_policy,
     make_loss: Callable[[nets.Network, Config], Loss] = make_loss,
+    optimizer: Optimizer | None = None,
     make_update: Callable[[nets.Network, Loss, Config], Update] = make_update,
 ) -> Agent[nets.Network]:
-    """Returns Munchausen-DQN as an agent, with its torso or any of its four parts replaced."""
+    """Returns Munchausen-DQN as an agent, with any of its parts replaced."""
     check_config(config, Config)
     return Agent(
         config,
         Transitions(config),
         with_torso(make_networks, config, torso),
         Configured(make_policy, config),
-        UpdateOfLoss(make_update, make_loss, config),
+        UpdateOfLoss(given(make_update, optimizer=optimizer), make_loss, config),
     )

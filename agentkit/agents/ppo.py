@@ -53,21 +53,32 @@ from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy, PolicyVariables, stochastic_policy, with_normalized_observations
 from agentkit.agents.common.advantages import (
-    Advantages,
+    EstimateAdvantages,
     Minibatch,
-    MinibatchLoss,
-    make_rows,
+    Trajectories,
+    compute_advantages,
     observe_segments,
-    value_segments,
+    with_rows,
 )
-from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts
-from agentkit.agents.common.epochs import Fitted, Stoppable, means_until, minibatch_orders, rows_at, until
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts, given
+from agentkit.agents.common.epochs import Fitted, Stoppable, means_until, minibatch_orders, rows_at, step_keys, until
 from agentkit.agents.common.experience import Segments, SegmentsConfig
+from agentkit.agents.common.optimizers import Optimizer, optimizer_of
 from agentkit.agents.common.ranges import Count, Fraction, NotNegative, Positive, Sizes
 from agentkit.agents.common.torso import with_torso
 from agentkit.errors import ConfigError, unknown_name
-from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step, steps_before, value_at
-from agentkit.types import Array, Params, ReplaySample, Step, has_action
+from agentkit.learning import (
+    Loss,
+    Schedule,
+    Update,
+    UpdateOutput,
+    adam,
+    loss_gradient,
+    optimizer_step,
+    steps_before,
+    value_in_update,
+)
+from agentkit.types import Array, LossOutput, Params, ReplaySample, Step
 
 if TYPE_CHECKING:
     import optax
@@ -173,80 +184,53 @@ class State(NamedTuple):
     num_updates: jax.Array
 
 
-class Coefficients(NamedTuple):
-    """Holds the parts of the loss that may change from one update to the next.
+def make_loss(networks: nets.PolicyValue, config: Config) -> Loss:
+    """Builds the surrogate and its costs (eq. 7-9), on a minibatch of `Minibatch` rows ``[M, ...]``."""
 
-    Attributes:
-        kl_cost: beta, weight of the KL penalty.
-        clip_epsilon: the ratio's clip.
-        entropy_cost: weight of the entropy bonus.
-    """
-
-    kl_cost: Array | float
-    clip_epsilon: Array | float
-    entropy_cost: Array | float
-
-
-def coefficients_at(
-    config: Config, kl_cost: Array | float, *, steps: Array | float, updates: Array | float
-) -> Coefficients:
-    """Returns the coefficients of an update that so many environment steps and updates came before."""
-    current = functools.partial(value_at, steps=steps, updates=updates)
-    return Coefficients(kl_cost, current(config.clip_epsilon), current(config.entropy_cost))
-
-
-def make_loss(networks: nets.PolicyValue, config: Config) -> MinibatchLoss:
-    """Builds ``(params, coefficients, minibatch) -> (loss [], metrics)``: the surrogate and its costs (eq. 7-9)."""
-
-    def loss(params: Params, now: Coefficients, batch: Minibatch) -> tuple[jax.Array, dict[str, jax.Array]]:
-        distribution, value = networks.apply(params, batch.observation, batch.memory)
-        log_ratio = distribution.log_prob(batch.extras.sample) - batch.extras.log_prob
+    def loss(params: Params, state: State, batch: ReplaySample[Minibatch], key: jax.Array) -> LossOutput:
+        del key
+        clip_epsilon, entropy_cost = (value_in_update(x, batch) for x in (config.clip_epsilon, config.entropy_cost))
+        rows = batch.data
+        distribution, value = networks.apply(params, rows.observation, rows.memory)
+        log_ratio = distribution.log_prob(rows.extras.sample) - rows.extras.log_prob
         # Rows without an action have arbitrary log-ratios, whose exp may overflow.
-        log_ratio = jnp.where(batch.mask > 0, log_ratio, 0.0)
+        log_ratio = jnp.where(rows.mask > 0, log_ratio, 0.0)
         ratio = jnp.exp(log_ratio)  # r_t of eq. 6
-        advantage = batch.advantage
+        advantage = rows.advantage
         if config.normalize_advantages == "minibatch":
-            advantage = losses.standardize(advantage, batch.mask)
-        mean = functools.partial(losses.masked_mean, mask=batch.mask)
-        policy_loss = mean(losses.clipped_policy_loss(ratio, advantage, now.clip_epsilon))  # -L^CLIP, eq. 7
-        value_losses = losses.clipped_value_loss(value, batch.old_value, batch.target, config.value_clip)
+            advantage = losses.standardize(advantage, rows.mask)
+        mean = functools.partial(losses.masked_mean, mask=rows.mask)
+        policy_loss = mean(losses.clipped_policy_loss(ratio, advantage, clip_epsilon))  # -L^CLIP, eq. 7
+        value_losses = losses.clipped_value_loss(value, rows.old_value, rows.target, config.value_clip)
         value_loss = mean(value_losses)  # L^VF / 2
         entropy = mean(distribution.entropy())  # S
         kl = mean(losses.approximate_kl(log_ratio))
-        penalty = now.kl_cost * kl if config.kl_cost > 0 else 0.0  # eq. 8
+        penalty = state.kl_cost * kl if config.kl_cost > 0 else 0.0  # eq. 8
         metrics = {
             "policy_loss": policy_loss,
             "value_loss": value_loss,
             "entropy": entropy,
             "kl": kl,
-            "clipped": mean((jnp.abs(ratio - 1.0) > now.clip_epsilon).astype(jnp.float32)),
+            "clipped": mean((jnp.abs(ratio - 1.0) > clip_epsilon).astype(jnp.float32)),
         }
         # Minus eq. 9: its c_1 is half the value_cost, its c_2 the entropy_cost.
-        return policy_loss + config.value_cost * value_loss + penalty - now.entropy_cost * entropy, metrics
+        total = policy_loss + config.value_cost * value_loss + penalty - entropy_cost * entropy
+        return LossOutput(total, metrics)
 
     return loss
 
 
-def estimate_advantages(
-    networks: nets.PolicyValue,
-    config: Config,
-    variables: PolicyVariables,
-    returns: nets.RunningStatistics,
-    segments: Step,
-) -> Advantages:
-    """Returns the advantages by GAE (eq. 11 and 12) of segments ``[B, T + 1, ...]``, with all that is learned from.
+def estimate_advantages(segments: Trajectories, config: Config) -> jax.Array:
+    """Returns the advantages ``[B, T]`` by GAE (eq. 11 and 12) of segments.
 
-    Row T + 1 of a segment is there for its value alone. So is an episode's final observation, which is one of the T
-    rows: the row before it bootstraps from its value, unless the discount is 0 there, and no advantage comes back over
+    Value T + 1 of a segment is there to bootstrap from. So is that of an episode's final observation, which is one of
+    the T rows: the row before it bootstraps from it, unless the discount is 0 there, and no advantage comes back over
     it from the next episode.
     """
-    valued = value_segments(networks, variables, returns, segments, config.normalize_values)
-    value, next_value = valued.values[:, :-1], valued.values[:, 1:]  # [B, T]
-    reward, env_discount = (x[:, :-1].astype(jnp.float32) for x in (segments.reward, segments.discount))
-    discount = config.discount * env_discount
+    reward, discount, values, mask, _ = segments
+    value, next_value = values[:, :-1], values[:, 1:]  # [B, T]
     delta = reward + discount * next_value - value  # eq. 12
-    has_action_next = has_action(segments.start_of_episode)[:, 1:]
-    decay = discount * config.gae_lambda * jnp.pad(has_action_next, [(0, 0), (0, 1)], constant_values=1.0)
+    decay = discount * config.gae_lambda * jnp.pad(mask[:, 1:], [(0, 0), (0, 1)], constant_values=1.0)
 
     def add(next_advantage: jax.Array, row: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         delta, decay = row
@@ -254,17 +238,30 @@ def estimate_advantages(
         return advantage, advantage
 
     _, advantage = jax.lax.scan(add, jnp.zeros_like(delta[:, 0]), (delta.T, decay.T), reverse=True)
-    found = make_rows(networks, valued, returns, segments, advantage.T, config.normalize_values)
-    if config.normalize_advantages != "batch":
-        return found
-    rows = found.rows
-    return found._replace(rows=rows._replace(advantage=losses.standardize(rows.advantage, rows.mask)))
+    return advantage.T
 
 
-def make_update(networks: nets.PolicyValue, loss: MinibatchLoss, config: Config) -> Update:
+def make_update(
+    networks: nets.PolicyValue,
+    loss: Loss,
+    config: Config,
+    optimizer: Optimizer | None = None,
+    estimate_advantages: EstimateAdvantages[Config] = estimate_advantages,
+) -> Update:
     """Takes all epochs over the segments of one batch as one update (algorithm 1)."""
-    # Of step size 1: `optimizer_step` multiplies its steps by the learning rate, which may be scheduled.
-    optimizer = adam(1.0, config.max_grad_norm, epsilon=config.adam_epsilon)
+    # Adam is of step size 1: `optimizer_step` multiplies its steps by the learning rate, which may be scheduled. An
+    # optimiser of one's own has its learning rate in it.
+    step_size = config.learning_rate if optimizer is None else 1.0
+    rates = ["learning_rate"] if optimizer is None else []
+    transformation = optimizer_of(optimizer, config, adam(1.0, config.max_grad_norm, epsilon=config.adam_epsilon))
+    advantages = functools.partial(
+        compute_advantages,
+        networks,
+        estimate=functools.partial(estimate_advantages, config=config),
+        discount=config.discount,
+        normalize_values=config.normalize_values,
+    )
+    needed = ["kl"] if (config.target_kl, config.adaptive_kl_target) != (None, None) else []
 
     def init(key: jax.Array) -> State:
         key, params_key = jax.random.split(key)
@@ -272,39 +269,43 @@ def make_update(networks: nets.PolicyValue, loss: MinibatchLoss, config: Config)
         statistics = nets.init_nest_statistics(networks.observation_spec) if config.normalize_observations else ()
         variables, returns = PolicyVariables(params, statistics), nets.init_statistics(())
         kl_cost, num_updates = jnp.asarray(config.kl_cost, jnp.float32), jnp.zeros((), jnp.int32)
-        return State(variables, returns, optimizer.init(params), kl_cost, key, num_updates)
+        return State(variables, returns, transformation.init(params), kl_cost, key, num_updates)
 
     def update(state: State, batch: ReplaySample[Step]) -> tuple[State, UpdateOutput]:
         key, epochs_key = jax.random.split(state.key)
-        rows, returns, explained_variance = estimate_advantages(
-            networks, config, state.variables, state.returns, batch.data
-        )
+        rows, returns, explained_variance = advantages(state.variables, state.returns, batch.data)
         num_steps = steps_before(batch, rows.mask)  # Of the environments: a final observation is a row and no step.
-        learning_rate = jnp.asarray(value_at(config.learning_rate, steps=num_steps, updates=state.num_updates))
-        coefficients = coefficients_at(config, state.kl_cost, steps=num_steps, updates=state.num_updates)
+        if config.normalize_advantages == "batch":
+            rows = rows._replace(advantage=losses.standardize(rows.advantage, rows.mask))
+        batch = batch._replace(num_steps=num_steps, num_updates=state.num_updates)
+        learning_rate = jnp.asarray(value_in_update(step_size, batch))
 
-        def step(learned: Fitted, indices: Array) -> tuple[Fitted, dict[str, Array]]:
-            params, opt_state = learned
-            grads, metrics = jax.grad(loss, has_aux=True)(params, coefficients, rows_at(rows, indices))
-            return optimizer_step(optimizer, grads, params, opt_state, learning_rate), metrics
+        def step(learned: Fitted, turn: tuple[Array, Array]) -> tuple[Fitted, dict[str, Array]]:
+            (params, opt_state), (indices, loss_key) = learned, turn
+            minibatch = with_rows(batch, rows_at(rows, indices))
+            grads, output = loss_gradient(loss, params, state, minibatch, loss_key, metrics=needed)
+            return optimizer_step(transformation, grads, params, opt_state, learning_rate), output.metrics
 
         is_too_far = None if config.target_kl is None else lambda metrics: metrics["kl"] > config.target_kl
         step_until = until(is_too_far, step)
 
-        def epoch(learned: Stoppable[Fitted], order: Array) -> tuple[Stoppable[Fitted], dict[str, Array]]:
-            return jax.lax.scan(step_until, learned, order)  # a step for each minibatch
+        def epoch(learned: Stoppable[Fitted], turns: tuple[Array, Array]) -> tuple[Stoppable[Fitted], dict[str, Array]]:
+            return jax.lax.scan(step_until, learned, turns)  # a step for each minibatch
 
         # Algorithm 1: K epochs (`num_epochs`) of minibatches of M rows (all rows / `num_minibatches`).
         orders = minibatch_orders(epochs_key, len(rows.mask), config.num_epochs, config.num_minibatches)
+        keys = step_keys(epochs_key, config.num_epochs, config.num_minibatches)
         learned = (state.variables.params, state.opt_state), jnp.asarray(False)
-        ((params, opt_state), _), metrics = jax.lax.scan(epoch, learned, orders)
+        ((params, opt_state), _), metrics = jax.lax.scan(epoch, learned, (orders, keys))
         metrics = means_until(metrics)
         variables = PolicyVariables(params, observe_segments(state.variables, batch.data))
         kl_cost = state.kl_cost
         if config.adaptive_kl_target is not None:
-            _, kl = loss(params, coefficients, rows)  # of the whole update
-            kl_cost = adapt_kl_cost(kl_cost, kl["kl"], config.adaptive_kl_target)
-        metrics |= {"learning_rate": learning_rate, "kl_cost": state.kl_cost, "explained_variance": explained_variance}
+            kl_key = jax.random.fold_in(state.key, 2**32 - 1)
+            kl = loss(params, state, with_rows(batch, rows), kl_key).metrics["kl"]  # of the whole update
+            kl_cost = adapt_kl_cost(kl_cost, kl, config.adaptive_kl_target)
+        metrics |= {"kl_cost": state.kl_cost, "explained_variance": explained_variance}
+        metrics |= dict.fromkeys(rates, learning_rate)
         return State(variables, returns, opt_state, kl_cost, key, state.num_updates + 1), UpdateOutput(metrics)
 
     return Update(init, update, lambda state: {"policy": state.variables})
@@ -323,15 +324,20 @@ def make_agent(
     torso: nets.Torso | str | None = None,
     make_networks: Callable[[specs.EnvironmentSpec, Config], nets.PolicyValue] = make_networks,
     make_policy: MakePolicy[nets.PolicyValue, Config] = make_policy,
-    make_loss: Callable[[nets.PolicyValue, Config], MinibatchLoss] = make_loss,
-    make_update: Callable[[nets.PolicyValue, MinibatchLoss, Config], Update] = make_update,
+    make_loss: Callable[[nets.PolicyValue, Config], Loss] = make_loss,
+    optimizer: Optimizer | None = None,
+    estimate_advantages: EstimateAdvantages[Config] | None = None,
+    make_update: Callable[[nets.PolicyValue, Loss, Config], Update] = make_update,
 ) -> Agent[nets.PolicyValue]:
-    """Returns PPO as an agent, with its torso or any of its four parts replaced."""
+    """Returns PPO as an agent, with any of its parts replaced."""
     check_config(config, Config)
+    make_update = given(make_update, optimizer=optimizer, estimate_advantages=estimate_advantages)
     return Agent(
         config,
         Segments(config, num_minibatches=config.num_minibatches),
         with_torso(make_networks, config, torso),
         Configured(make_policy, config),
-        UpdateOfLoss(make_update, make_loss, config),
+        UpdateOfLoss(
+            given(make_update, optimizer=optimizer, estimate_advantages=estimate_advantages), make_loss, config
+        ),
     )

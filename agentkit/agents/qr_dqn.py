@@ -24,12 +24,13 @@ import jax.numpy as jnp
 from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy, epsilon_greedy_policy, epsilon_ladder_policy, fixed_epsilon_policy
-from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts, given
 from agentkit.agents.common.experience import ReplayConfig, Transitions
+from agentkit.agents.common.optimizers import Optimizer, optimizer_of
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, Fraction, NotNegative, Positive, ScheduleOfSteps, Sizes
 from agentkit.agents.common.torso import with_torso
-from agentkit.learning import Linear, Loss, Schedule, Update, adam, periodic, sgd
+from agentkit.learning import Linear, Loss, Schedule, SgdState, Update, adam, periodic, sgd
 from agentkit.types import LossOutput, Nest, Params, ReplaySample, Transition
 
 
@@ -96,10 +97,10 @@ def make_loss(network: nets.Network, config: Config) -> Loss:
     """Builds the quantile Huber loss (algorithm 1), on a batch of `Transition`s ``[B, ...]``."""
     midpoints = (jnp.arange(config.num_quantiles) + 0.5) / config.num_quantiles  # lemma 2, [N]
 
-    def loss(params: Params, target_params: Params, batch: ReplaySample[Transition], key: jax.Array) -> LossOutput:
+    def loss(params: Params, state: SgdState, batch: ReplaySample[Transition], key: jax.Array) -> LossOutput:
         del key
         o_tm1, a_tm1, r_t, discount_t, o_t, _ = batch.data
-        quantiles_tm1, quantiles_t = network.apply(params, o_tm1), network.apply(target_params, o_t)  # [B, N, A]
+        quantiles_tm1, quantiles_t = network.apply(params, o_tm1), network.apply(state.target_params, o_t)  # [B, N, A]
         taus = jnp.broadcast_to(midpoints, quantiles_tm1.shape[:2])  # [B, N]
         per_item = losses.quantile_q_learning_loss(
             quantiles_tm1, taus, a_tm1, r_t, discount_t, quantiles_t, quantiles_t, config.huber_delta
@@ -109,13 +110,10 @@ def make_loss(network: nets.Network, config: Config) -> Loss:
     return loss
 
 
-def make_update(network: nets.Network, loss: Loss, config: Config) -> Update:
+def make_update(network: nets.Network, loss: Loss, config: Config, optimizer: Optimizer | None = None) -> Update:
     """Takes a step of Adam on the loss; copies the target network every `target_update_period` updates."""
-    optimizer = adam(
-        config.learning_rate,
-        config.max_grad_norm,
-        epsilon=config.adam_epsilon,
-    )
+    default = adam(config.learning_rate, config.max_grad_norm, epsilon=config.adam_epsilon)
+    optimizer = optimizer_of(optimizer, config, default)
     return sgd(loss, network.init, optimizer, periodic(config.target_update_period))
 
 
@@ -127,14 +125,15 @@ def make_agent(
     make_networks: Callable[[specs.EnvironmentSpec, Config], nets.Network] = make_networks,
     make_policy: MakePolicy[nets.Network, Config] = make_policy,
     make_loss: Callable[[nets.Network, Config], Loss] = make_loss,
+    optimizer: Optimizer | None = None,
     make_update: Callable[[nets.Network, Loss, Config], Update] = make_update,
 ) -> Agent[nets.Network]:
-    """Returns QR-DQN as an agent, with its torso or any of its four parts replaced."""
+    """Returns QR-DQN as an agent, with any of its parts replaced."""
     check_config(config, Config)
     return Agent(
         config,
         Transitions(config),
         with_torso(make_networks, config, torso),
         Configured(make_policy, config),
-        UpdateOfLoss(make_update, make_loss, config),
+        UpdateOfLoss(given(make_update, optimizer=optimizer), make_loss, config),
     )

@@ -27,13 +27,14 @@ import jax.numpy as jnp
 from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy, epsilon_greedy_policy, epsilon_ladder_policy, fixed_epsilon_policy
-from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts, given
 from agentkit.agents.common.experience import Sequences, SequencesConfig
+from agentkit.agents.common.optimizers import Optimizer, optimizer_of
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, CountFromZero, Fraction, NotNegative, Positive, ScheduleOfSteps, Sizes
 from agentkit.agents.common.torso import with_torso
 from agentkit.errors import ConfigError
-from agentkit.learning import Linear, Loss, Schedule, Update, adam, periodic, sgd
+from agentkit.learning import Linear, Loss, Schedule, SgdState, Update, adam, periodic, sgd
 from agentkit.types import LossOutput, Nest, Params, ReplaySample, Step, has_action
 
 
@@ -169,7 +170,7 @@ def identity_q_values(params: Params, q: jax.Array) -> jax.Array:
 def make_loss(network: Networks, config: Config) -> Loss:
     """Builds the squared n-step errors (section 2.3), on a batch of `Step`s ``[B, T + 1, ...]``."""
 
-    def loss(params: Params, target_params: Params, batch: ReplaySample[Step], key: jax.Array) -> LossOutput:
+    def loss(params: Params, state: SgdState, batch: ReplaySample[Step], key: jax.Array) -> LossOutput:
         del key
         steps = batch.data
         start = jnp.asarray(steps.start_of_episode)  # [B, T + 1]
@@ -181,7 +182,7 @@ def make_loss(network: Networks, config: Config) -> Loss:
             )
             return q  # [B, T + 1, A]
 
-        q, q_target = unroll(params), unroll(target_params)
+        q, q_target = unroll(params), unroll(state.target_params)
         a_tm1, r_t, discount_t = (jnp.asarray(x)[:, :-1] for x in (steps.action, steps.reward, steps.discount))
         errors = losses.n_step_double_q_learning_error(
             q[:, :-1],
@@ -203,13 +204,10 @@ def make_loss(network: Networks, config: Config) -> Loss:
     return loss
 
 
-def make_update(network: Networks, loss: Loss, config: Config) -> Update:
+def make_update(network: Networks, loss: Loss, config: Config, optimizer: Optimizer | None = None) -> Update:
     """Takes a step of Adam on the loss; copies the target network every `target_update_period` updates."""
-    optimizer = adam(
-        config.learning_rate,
-        config.max_grad_norm,
-        epsilon=config.adam_epsilon,
-    )
+    default = adam(config.learning_rate, config.max_grad_norm, epsilon=config.adam_epsilon)
+    optimizer = optimizer_of(optimizer, config, default)
     return sgd(loss, network.init, optimizer, periodic(config.target_update_period))
 
 
@@ -221,14 +219,15 @@ def make_agent(
     make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
     make_policy: MakePolicy[Networks, Config] = make_policy,
     make_loss: Callable[[Networks, Config], Loss] = make_loss,
+    optimizer: Optimizer | None = None,
     make_update: Callable[[Networks, Loss, Config], Update] = make_update,
 ) -> Agent[Networks]:
-    """Returns R2D2 as an agent, with its torso or any of its four parts replaced."""
+    """Returns R2D2 as an agent, with any of its parts replaced."""
     check_config(config, Config)
     return Agent(
         config,
         Sequences(config),
         with_torso(make_networks, config, torso),
         Configured(make_policy, config),
-        UpdateOfLoss(make_update, make_loss, config),
+        UpdateOfLoss(given(make_update, optimizer=optimizer), make_loss, config),
     )

@@ -28,8 +28,9 @@ import jax.numpy as jnp
 from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy, stateless_policy
-from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts, given
 from agentkit.agents.common.experience import ReplayConfig, Transitions
+from agentkit.agents.common.optimizers import Optimizer, optimizer_of
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import (
     Count,
@@ -42,7 +43,7 @@ from agentkit.agents.common.ranges import (
     check_order,
 )
 from agentkit.agents.common.torso import with_torso
-from agentkit.learning import Loss, Schedule, Update, adam, periodic, sgd
+from agentkit.learning import Loss, Schedule, SgdState, Update, adam, periodic, sgd
 from agentkit.types import LossOutput, Nest, Params, ReplaySample, Transition
 
 
@@ -124,11 +125,11 @@ def make_loss(network: nets.CategoricalNetwork, config: Config) -> Loss:
     With prioritised replay, each transition's loss is its new priority.
     """
 
-    def loss(params: Params, target_params: Params, batch: ReplaySample[Transition], key: jax.Array) -> LossOutput:
+    def loss(params: Params, state: SgdState, batch: ReplaySample[Transition], key: jax.Array) -> LossOutput:
         o_tm1, a_tm1, r_t, discount_t, o_t, _ = batch.data
         online_key, target_key, selector_key = jax.random.split(key, 3)  # independent noise: 1706.10295, eq. 15
         logits_tm1 = network.logits(params, online_key, o_tm1)  # [B, A, N]
-        logits_t = network.logits(target_params, target_key, o_t)
+        logits_t = network.logits(state.target_params, target_key, o_t)
         q_t = network.q_values(network.logits(params, selector_key, o_t), o_t)  # [B, A]
         per_item = losses.categorical_q_learning_loss(
             logits_tm1, a_tm1, r_t, discount_t, logits_t, q_t, network.atoms
@@ -140,13 +141,12 @@ def make_loss(network: nets.CategoricalNetwork, config: Config) -> Loss:
     return loss
 
 
-def make_update(network: nets.CategoricalNetwork, loss: Loss, config: Config) -> Update:
+def make_update(
+    network: nets.CategoricalNetwork, loss: Loss, config: Config, optimizer: Optimizer | None = None
+) -> Update:
     """Takes a step of Adam on the loss; copies the target network every `target_update_period` updates."""
-    optimizer = adam(
-        config.learning_rate,
-        config.max_grad_norm,
-        epsilon=config.adam_epsilon,
-    )
+    default = adam(config.learning_rate, config.max_grad_norm, epsilon=config.adam_epsilon)
+    optimizer = optimizer_of(optimizer, config, default)
     return sgd(loss, network.init, optimizer, periodic(config.target_update_period))
 
 
@@ -158,14 +158,15 @@ def make_agent(
     make_networks: Callable[[specs.EnvironmentSpec, Config], nets.CategoricalNetwork] = make_networks,
     make_policy: MakePolicy[nets.CategoricalNetwork, Config] = make_policy,
     make_loss: Callable[[nets.CategoricalNetwork, Config], Loss] = make_loss,
+    optimizer: Optimizer | None = None,
     make_update: Callable[[nets.CategoricalNetwork, Loss, Config], Update] = make_update,
 ) -> Agent[nets.CategoricalNetwork]:
-    """Returns Rainbow as an agent, with its torso or any of its four parts replaced."""
+    """Returns Rainbow as an agent, with any of its parts replaced."""
     check_config(config, Config)
     return Agent(
         config,
         Transitions(config),
         with_torso(make_networks, config, torso),
         Configured(make_policy, config),
-        UpdateOfLoss(make_update, make_loss, config),
+        UpdateOfLoss(given(make_update, optimizer=optimizer), make_loss, config),
     )

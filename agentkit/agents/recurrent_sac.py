@@ -28,13 +28,14 @@ import optax
 
 from agentkit import actors, losses, specs
 from agentkit import networks as nets
-from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts, given
 from agentkit.agents.common.experience import Sequences, SequencesConfig
+from agentkit.agents.common.optimizers import Optimizers, optimizers_of
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, CountFromZero, Finite, Fraction, Positive, Rate, Sizes, check_order
 from agentkit.agents.common.torso import with_torso
 from agentkit.errors import ConfigError
-from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step
+from agentkit.learning import Schedule, Update, UpdateOutput, adam, loss_gradient, optimizer_step
 from agentkit.types import Array, LossOutput, Nest, Params, ReplaySample, Step, has_action
 
 
@@ -220,15 +221,17 @@ class State(NamedTuple):
 
 
 class Losses(NamedTuple):
-    """Holds the losses of critics and policy.
+    """Holds the losses of critics, policy and temperature.
 
     Attributes:
         critic: ``(critics, state, batch, key) -> LossOutput``.
-        policy: ``(policy, state, batch, key) -> (loss [], entropy [])``.
+        policy: ``(policy, state, batch, key) -> LossOutput``, with the metric "entropy" ``[]`` of its actions.
+        temperature: ``(log_alpha, state, batch, entropy) -> LossOutput``; the policy's loss has drawn the actions.
     """
 
     critic: Callable[[Params, State, ReplaySample[Step], jax.Array], LossOutput]
-    policy: Callable[[Params, State, ReplaySample[Step], jax.Array], tuple[jax.Array, jax.Array]]
+    policy: Callable[[Params, State, ReplaySample[Step], jax.Array], LossOutput]
+    temperature: Callable[[jax.Array, State, ReplaySample[Step], jax.Array], LossOutput]
 
 
 def distributions(networks: Networks, policy: Params, steps: Step, config: Config) -> nets.TanhNormal:
@@ -274,6 +277,7 @@ def make_losses(networks: Networks, config: Config, critic_target: CriticTarget 
 
     Rows without an action, and burnt-in ones, have no loss (`losses.loss_mask`).
     """
+    target_entropy = -float(networks.action_shape[0]) if config.target_entropy is None else config.target_entropy
 
     def critic_loss(critics: Params, state: State, batch: ReplaySample[Step], key: jax.Array) -> LossOutput:
         steps = batch.data
@@ -286,74 +290,61 @@ def make_losses(networks: Networks, config: Config, critic_target: CriticTarget 
         priorities = losses.sequence_priorities(q_1 - target, mask, config.max_priority_weight)
         return importance_weighted_loss(per_item, metrics, batch, config, priorities)
 
-    def policy_loss(
-        policy: Params, state: State, batch: ReplaySample[Step], key: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
+    def policy_loss(policy: Params, state: State, batch: ReplaySample[Step], key: jax.Array) -> LossOutput:
         steps = batch.data
         action, log_prob = nets.sample_and_log_prob(distributions(networks, policy, steps, config), key)
         q_1, q_2 = values(networks, state.critics, steps, action, config)
         loss = jnp.exp(state.log_alpha) * log_prob - jnp.minimum(q_1, q_2)  # [B, T + 1], eq. 9
         mask = losses.loss_mask(jnp.asarray(steps.start_of_episode), config.burn_in)
-        return losses.masked_mean(loss[:, :-1], mask), -losses.masked_mean(log_prob[:, :-1], mask)
+        entropy = -losses.masked_mean(log_prob[:, :-1], mask)
+        return LossOutput(losses.masked_mean(loss[:, :-1], mask), {"entropy": entropy})
 
-    return Losses(critic_loss, policy_loss)
+    def temperature_loss(
+        log_alpha: jax.Array, state: State, batch: ReplaySample[Step], entropy: jax.Array
+    ) -> LossOutput:
+        del state, batch
+        return LossOutput(log_alpha * (entropy - target_entropy), {})  # SAC's eq. 18, of log alpha
+
+    return Losses(critic_loss, policy_loss, temperature_loss)
 
 
-class Optimizers(NamedTuple):
-    """Holds an optax transformation for each of the three losses."""
-
-    policy: optax.GradientTransformation
-    critics: optax.GradientTransformation
-    temperature: optax.GradientTransformation
-
-
-def make_update(networks: Networks, losses: Losses, config: Config, optimizers: Optimizers | None = None) -> Update:
-    """Takes a gradient step each on critics, policy and temperature; by Adam, if not told otherwise."""
-    optimizer = adam(
-        config.learning_rate,
-        config.max_grad_norm,
-        epsilon=config.adam_epsilon,
-    )
-    optimizers = optimizers or Optimizers(optimizer, optimizer, optimizer)
-    target_entropy = config.target_entropy
-    if target_entropy is None:
-        target_entropy = -float(networks.action_shape[0])
+def make_update(networks: Networks, losses: Losses, config: Config, optimizer: Optimizers | None = None) -> Update:
+    """Takes a gradient step each on critics, policy and temperature."""
+    default = adam(config.learning_rate, config.max_grad_norm, epsilon=config.adam_epsilon)
+    optimizers = optimizers_of(optimizer, config, policy=default, critic=default, temperature=default)
 
     def init(key: jax.Array) -> State:
         key, policy_key, critic_key = jax.random.split(key, 3)
         policy, critics = networks.policy.init(policy_key), networks.critic.init(critic_key)
         log_alpha = jnp.log(jnp.asarray(config.initial_temperature, jnp.float32))
         opt_states = (
-            optimizers.policy.init(policy),
-            optimizers.critics.init(critics),
-            optimizers.temperature.init(log_alpha),
+            optimizers["policy"].init(policy),
+            optimizers["critic"].init(critics),
+            optimizers["temperature"].init(log_alpha),
         )
         return State(policy, critics, jax.tree.map(jnp.copy, critics), log_alpha, opt_states, key)
 
     def update(state: State, batch: ReplaySample[Step]) -> tuple[State, UpdateOutput]:
         key, critic_key, policy_key = jax.random.split(state.key, 3)
-
-        def critic_loss(critics: Params) -> tuple[jax.Array, LossOutput]:
-            output = losses.critic(critics, state, batch, critic_key)
-            return output.loss, output
-
-        critic_grads, output = jax.grad(critic_loss, has_aux=True)(state.critics)
-        policy_grads_of = jax.value_and_grad(losses.policy, has_aux=True)
-        (policy_loss, entropy), policy_grads = policy_grads_of(state.policy, state, batch, policy_key)
-        alpha_grad = entropy - target_entropy  # of log_alpha (entropy - target_entropy), SAC's eq. 18
+        critic_grads, output = loss_gradient(losses.critic, state.critics, state, batch, critic_key)
+        policy_grads, policy_output = loss_gradient(
+            losses.policy, state.policy, state, batch, policy_key, metrics=["entropy"]
+        )
 
         policy_opt, critics_opt, alpha_opt = state.opt_states
-        policy, policy_opt = optimizer_step(optimizers.policy, policy_grads, state.policy, policy_opt)
-        critics, critics_opt = optimizer_step(optimizers.critics, critic_grads, state.critics, critics_opt)
+        policy, policy_opt = optimizer_step(optimizers["policy"], policy_grads, state.policy, policy_opt)
+        critics, critics_opt = optimizer_step(optimizers["critic"], critic_grads, state.critics, critics_opt)
         log_alpha = state.log_alpha
         if config.learn_temperature:
-            log_alpha, alpha_opt = optimizer_step(optimizers.temperature, alpha_grad, log_alpha, alpha_opt)
+            entropy = policy_output.metrics["entropy"]
+            alpha_grads, _ = loss_gradient(losses.temperature, log_alpha, state, batch, entropy)
+            log_alpha, alpha_opt = optimizer_step(optimizers["temperature"], alpha_grads, log_alpha, alpha_opt)
         targets = optax.incremental_update(critics, state.target_critics, config.tau)
         metrics = {
             "critic_loss": output.loss,
             **output.metrics,
-            "policy_loss": policy_loss,
-            "entropy": entropy,
+            "policy_loss": policy_output.loss,
+            **policy_output.metrics,
             "temperature": jnp.exp(state.log_alpha),
         }
         opt_states = policy_opt, critics_opt, alpha_opt
@@ -370,14 +361,15 @@ def make_agent(
     make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
     make_policy: MakePolicy[Networks, Config] = make_policy,
     make_losses: Callable[[Networks, Config], Losses] = make_losses,
+    optimizer: Optimizers | None = None,
     make_update: Callable[[Networks, Losses, Config], Update] = make_update,
 ) -> Agent[Networks]:
-    """Returns recurrent SAC as an agent, with its torso or any of its four parts replaced."""
+    """Returns recurrent SAC as an agent, with any of its parts replaced."""
     check_config(config, Config)
     return Agent(
         config,
         Sequences(config),
         with_torso(make_networks, config, torso),
         Configured(make_policy, config),
-        UpdateOfLoss(make_update, make_losses, config),
+        UpdateOfLoss(given(make_update, optimizer=optimizer), make_losses, config),
     )

@@ -23,13 +23,14 @@ import optax
 
 from agentkit import actors, specs
 from agentkit import networks as nets
-from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts, given
 from agentkit.agents.common.experience import ReplayConfig, Transitions
+from agentkit.agents.common.optimizers import Optimizers, optimizers_of
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, CountFromZero, Finite, Positive, Rate, Sizes, check_order
 from agentkit.agents.common.torso import with_torso
 from agentkit.errors import ConfigError
-from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step
+from agentkit.learning import Schedule, Update, UpdateOutput, adam, loss_gradient, optimizer_step
 from agentkit.types import LossOutput, Params, ReplaySample, Transition
 
 
@@ -130,21 +131,24 @@ class State(NamedTuple):
 
 
 class Losses(NamedTuple):
-    """Holds the losses of critics and policy.
+    """Holds the losses of critics, policy and temperature.
 
     Attributes:
         critic: ``(ensemble, state, batch, key) -> LossOutput``.
-        policy: ``(policy, state, batch, key) -> (loss [], entropy [])``.
+        policy: ``(policy, state, batch, key) -> LossOutput``, with the metric "entropy" ``[]`` of its actions.
+        temperature: ``(log_alpha, state, batch, entropy) -> LossOutput``; the policy's loss has drawn the actions.
     """
 
     critic: Callable[[Params, State, ReplaySample[Transition], jax.Array], LossOutput]
-    policy: Callable[[Params, State, ReplaySample[Transition], jax.Array], tuple[jax.Array, jax.Array]]
+    policy: Callable[[Params, State, ReplaySample[Transition], jax.Array], LossOutput]
+    temperature: Callable[[jax.Array, State, ReplaySample[Transition], jax.Array], LossOutput]
 
 
 def make_losses(networks: Networks, config: Config) -> Losses:
     """Builds the two losses of algorithm 1, on a batch of `Transition`s ``[B, ...]``."""
     policy_at = networks.policy.apply
     ensemble_at = jax.vmap(networks.critic.apply, in_axes=(0, None, None))  # [N, B]
+    target_entropy = -float(networks.action_shape[0]) if config.target_entropy is None else config.target_entropy
 
     def critic_loss(ensemble: Params, state: State, batch: ReplaySample[Transition], key: jax.Array) -> LossOutput:
         o_tm1, a_tm1, r_t, discount_t, o_t, _ = batch.data
@@ -160,31 +164,33 @@ def make_losses(networks: Networks, config: Config) -> Losses:
         metrics = {"q": jnp.mean(q_tm1), "critics_std": jnp.mean(jnp.std(q_tm1, axis=0))}
         return importance_weighted_loss(loss, metrics, batch, config, priorities=jnp.mean(jnp.abs(errors), axis=0))
 
-    def policy_loss(
-        policy: Params, state: State, batch: ReplaySample[Transition], key: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
+    def policy_loss(policy: Params, state: State, batch: ReplaySample[Transition], key: jax.Array) -> LossOutput:
         o_tm1 = batch.data.observation
         action, log_prob = nets.sample_and_log_prob(policy_at(policy, o_tm1), key)
         q = jnp.mean(ensemble_at(state.ensemble, o_tm1, action), axis=0)
-        return jnp.mean(jnp.exp(state.log_alpha) * log_prob - q), -jnp.mean(log_prob)
+        loss = jnp.mean(jnp.exp(state.log_alpha) * log_prob - q)
+        return LossOutput(loss, {"entropy": -jnp.mean(log_prob)})
 
-    return Losses(critic_loss, policy_loss)
+    def temperature_loss(
+        log_alpha: jax.Array, state: State, batch: ReplaySample[Transition], entropy: jax.Array
+    ) -> LossOutput:
+        del state, batch
+        return LossOutput(log_alpha * (entropy - target_entropy), {})  # SAC's eq. 18, of log alpha
+
+    return Losses(critic_loss, policy_loss, temperature_loss)
 
 
-def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
+def make_update(networks: Networks, losses: Losses, config: Config, optimizer: Optimizers | None = None) -> Update:
     """Takes a step on the critics, and at every `policy_delay`-th update on policy and temperature (algorithm 1)."""
-    optimizer = adam(
-        config.learning_rate,
-        config.max_grad_norm,
-        epsilon=config.adam_epsilon,
-    )
-    target_entropy = -float(networks.action_shape[0]) if config.target_entropy is None else config.target_entropy
+    default = adam(config.learning_rate, config.max_grad_norm, epsilon=config.adam_epsilon)
+    optimizers = optimizers_of(optimizer, config, policy=default, critic=default, temperature=default)
 
     def init(key: jax.Array) -> State:
         keys = jax.random.split(key, 2 + config.num_critics)
         policy, ensemble = networks.policy.init(keys[1]), jax.vmap(networks.critic.init)(keys[2:])
         log_alpha = jnp.log(jnp.asarray(config.initial_temperature, jnp.float32))
-        opt_states = tuple(map(optimizer.init, (policy, ensemble, log_alpha)))
+        learned = {"policy": policy, "critic": ensemble, "temperature": log_alpha}
+        opt_states = tuple(optimizers[name].init(params) for name, params in learned.items())
         metrics, targets = {"policy_loss": jnp.zeros(()), "entropy": jnp.zeros(())}, jax.tree.map(jnp.copy, ensemble)
         return State(policy, ensemble, targets, log_alpha, opt_states, metrics, keys[0], jnp.zeros((), jnp.int32))
 
@@ -192,23 +198,20 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
         state: State, batch: ReplaySample[Transition], key: jax.Array
     ) -> tuple[Params, optax.OptState, jax.Array, optax.OptState, dict[str, jax.Array]]:
         policy_opt, _, alpha_opt = state.opt_states
-        (loss, entropy), grads = jax.value_and_grad(losses.policy, has_aux=True)(state.policy, state, batch, key)
-        policy, policy_opt = optimizer_step(optimizer, grads, state.policy, policy_opt)
-        log_alpha, alpha_grad = state.log_alpha, entropy - target_entropy
+        grads, output = loss_gradient(losses.policy, state.policy, state, batch, key, metrics=["entropy"])
+        entropy = output.metrics["entropy"]
+        policy, policy_opt = optimizer_step(optimizers["policy"], grads, state.policy, policy_opt)
+        log_alpha = state.log_alpha
         if config.learn_temperature:
-            log_alpha, alpha_opt = optimizer_step(optimizer, alpha_grad, log_alpha, alpha_opt)
-        return policy, policy_opt, log_alpha, alpha_opt, {"policy_loss": loss, "entropy": entropy}
+            alpha_grads, _ = loss_gradient(losses.temperature, log_alpha, state, batch, entropy)
+            log_alpha, alpha_opt = optimizer_step(optimizers["temperature"], alpha_grads, log_alpha, alpha_opt)
+        return policy, policy_opt, log_alpha, alpha_opt, {"policy_loss": output.loss, "entropy": entropy}
 
     def update(state: State, batch: ReplaySample[Transition]) -> tuple[State, UpdateOutput]:
         key, critic_key, policy_key = jax.random.split(state.key, 3)
-
-        def critic_loss(ensemble: Params) -> tuple[jax.Array, LossOutput]:
-            output = losses.critic(ensemble, state, batch, critic_key)
-            return output.loss, output
-
-        grads, output = jax.grad(critic_loss, has_aux=True)(state.ensemble)
+        grads, output = loss_gradient(losses.critic, state.ensemble, state, batch, critic_key)
         policy_opt, critics_opt, alpha_opt = state.opt_states
-        ensemble, critics_opt = optimizer_step(optimizer, grads, state.ensemble, critics_opt)
+        ensemble, critics_opt = optimizer_step(optimizers["critic"], grads, state.ensemble, critics_opt)
         targets = optax.incremental_update(ensemble, state.target_ensemble, config.tau)
 
         # A conditional copies all that it returns, so it returns no more than what may change.
@@ -235,14 +238,15 @@ def make_agent(
     make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
     make_policy: MakePolicy[Networks, Config] = make_policy,
     make_losses: Callable[[Networks, Config], Losses] = make_losses,
+    optimizer: Optimizers | None = None,
     make_update: Callable[[Networks, Losses, Config], Update] = make_update,
 ) -> Agent[Networks]:
-    """Returns REDQ as an agent, with its torso or any of its four parts replaced."""
+    """Returns REDQ as an agent, with any of its parts replaced."""
     check_config(config, Config)
     return Agent(
         config,
         Transitions(config),
         with_torso(make_networks, config, torso),
         Configured(make_policy, config),
-        UpdateOfLoss(make_update, make_losses, config),
+        UpdateOfLoss(given(make_update, optimizer=optimizer), make_losses, config),
     )

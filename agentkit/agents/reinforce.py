@@ -27,15 +27,34 @@ import jax
 from agentkit import networks as nets
 from agentkit import specs
 from agentkit.actors import Policy, PolicyVariables, stochastic_policy, with_normalized_observations
-from agentkit.agents.common.advantages import Minibatch, MinibatchLoss, compute_advantages, observe_segments, value_loss
-from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts
+from agentkit.agents.common.advantages import (
+    EstimateAdvantages,
+    Minibatch,
+    compute_advantages,
+    estimate_advantages,
+    observe_segments,
+    value_loss,
+    with_rows,
+)
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts, given
 from agentkit.agents.common.epochs import Fitted, run_epochs
 from agentkit.agents.common.experience import Segments, SegmentsConfig
+from agentkit.agents.common.optimizers import Optimizers, optimizers_of
 from agentkit.agents.common.ranges import Count, Fraction, Positive, Sizes
 from agentkit.agents.common.torso import with_torso
-from agentkit.learning import Schedule, Update, UpdateOutput, adam, global_norm, optimizer_step, value_in_update
+from agentkit.learning import (
+    Loss,
+    Schedule,
+    Update,
+    UpdateOutput,
+    adam,
+    global_norm,
+    loss_gradient,
+    optimizer_step,
+    value_in_update,
+)
 from agentkit.losses import masked_mean, policy_gradient_loss, standardize
-from agentkit.types import Params, ReplaySample, Step
+from agentkit.types import LossOutput, Params, ReplaySample, Step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,38 +121,50 @@ class Losses(NamedTuple):
     """Holds the loss of the policy and the loss of its value.
 
     Attributes:
-        policy: ``(policy, params, rows) -> (loss [], metrics)``.
-        value: ``(critic, params, minibatch) -> (loss [], metrics)``.
+        policy: ``(policy, state, batch, key) -> LossOutput``.
+        value: ``(critic, state, minibatch, key) -> LossOutput``.
     """
 
-    policy: MinibatchLoss
-    value: MinibatchLoss
+    policy: Loss
+    value: Loss
 
 
 def make_losses(networks: nets.PolicyValue, config: Config) -> Losses:
     """Builds the policy gradient's loss (section 5, episodic REINFORCE) and the value's squared error."""
 
-    def policy_loss(
-        policy: Params, params: nets.PolicyCritic, rows: Minibatch
-    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def policy_loss(policy: Params, state: State, batch: ReplaySample[Minibatch], key: jax.Array) -> LossOutput:
+        del key
+        params, rows = state.variables.params, batch.data
         distribution, _ = networks.apply(params._replace(policy=policy), rows.observation)
         advantage = standardize(rows.advantage, rows.mask) if config.normalize_advantages else rows.advantage
         per_row = policy_gradient_loss(distribution.log_prob(rows.extras.sample), advantage)
         loss = masked_mean(per_row, rows.mask)
-        return loss, {"policy_loss": loss, "entropy": masked_mean(distribution.entropy(), rows.mask)}
+        return LossOutput(loss, {"policy_loss": loss, "entropy": masked_mean(distribution.entropy(), rows.mask)})
 
     return Losses(policy_loss, functools.partial(value_loss, networks))
 
 
-def make_update(networks: nets.PolicyValue, losses: Losses, config: Config) -> Update:
+def make_update(
+    networks: nets.PolicyValue,
+    losses: Losses,
+    config: Config,
+    optimizer: Optimizers | None = None,
+    estimate_advantages: EstimateAdvantages[Config] = estimate_advantages,
+) -> Update:
     """Takes a step on the policy, then fits the value to the same returns."""
-    optimizer = adam(1.0, config.max_grad_norm, epsilon=config.adam_epsilon)
+    # Adam is of step size 1: `optimizer_step` multiplies its steps by the learning rate, which may be scheduled. An
+    # optimiser of one's own has its learning rate in it.
+    default = adam(1.0, config.max_grad_norm, epsilon=config.adam_epsilon)
+    step_size = config.learning_rate if optimizer is None else 1.0
+    optimizers = optimizers_of(optimizer, config, policy=default, value=default)
 
     def init(key: jax.Array) -> State:
         key, params_key = jax.random.split(key)
         params = networks.init(params_key)
         statistics = nets.init_nest_statistics(networks.observation_spec) if config.normalize_observations else ()
-        opt_states = nets.PolicyCritic(*map(optimizer.init, params))
+        opt_states = nets.PolicyCritic(
+            optimizers["policy"].init(params.policy), optimizers["value"].init(params.critic)
+        )
         return State(PolicyVariables(params, statistics), nets.init_statistics(()), opt_states, key)
 
     def update(state: State, batch: ReplaySample[Step]) -> tuple[State, UpdateOutput]:
@@ -143,19 +174,20 @@ def make_update(networks: nets.PolicyValue, losses: Losses, config: Config) -> U
             state.variables,
             state.returns,
             batch.data,
+            functools.partial(estimate_advantages, config=config),
             discount=config.discount,
-            gae_lambda=config.gae_lambda,
             normalize_values=config.normalize_values,
         )
-        learning_rate = value_in_update(config.learning_rate, batch, rows.mask)
+        learning_rate = value_in_update(step_size, batch, rows.mask)
         params = state.variables.params
         policy_opt, critic_opt = state.opt_states
-        grads, metrics = jax.grad(losses.policy, has_aux=True)(params.policy, params, rows)
-        policy, policy_opt = optimizer_step(optimizer, grads, params.policy, policy_opt, learning_rate)
+        policy_key = jax.random.fold_in(state.key, 2**32 - 1)
+        grads, output = loss_gradient(losses.policy, params.policy, state, with_rows(batch, rows), policy_key)
+        policy, policy_opt = optimizer_step(optimizers["policy"], grads, params.policy, policy_opt, learning_rate)
 
-        def fit(learned: Fitted, minibatch: Minibatch) -> tuple[Fitted, dict[str, jax.Array]]:
-            grads, metrics = jax.grad(losses.value, has_aux=True)(learned[0], params, minibatch)
-            return optimizer_step(optimizer, grads, *learned, learning_rate), metrics
+        def fit(learned: Fitted, minibatch: Minibatch, key: jax.Array) -> tuple[Fitted, dict[str, jax.Array]]:
+            grads, output = loss_gradient(losses.value, learned[0], state, with_rows(batch, minibatch), key)
+            return optimizer_step(optimizers["value"], grads, *learned, learning_rate), output.metrics
 
         (critic, critic_opt), fitted = run_epochs(
             fit,
@@ -167,7 +199,8 @@ def make_update(networks: nets.PolicyValue, losses: Losses, config: Config) -> U
         )
         statistics = observe_segments(state.variables, batch.data)
         variables = PolicyVariables(nets.PolicyCritic(policy, critic), statistics)
-        metrics |= {
+        metrics = {
+            **output.metrics,
             "grad_norm": global_norm(grads),
             "value_loss": fitted["value_loss"],
             "explained_variance": explained_variance,
@@ -186,14 +219,19 @@ def make_agent(
     make_networks: Callable[[specs.EnvironmentSpec, Config], nets.PolicyValue] = make_networks,
     make_policy: MakePolicy[nets.PolicyValue, Config] = make_policy,
     make_losses: Callable[[nets.PolicyValue, Config], Losses] = make_losses,
+    optimizer: Optimizers | None = None,
+    estimate_advantages: EstimateAdvantages[Config] | None = None,
     make_update: Callable[[nets.PolicyValue, Losses, Config], Update] = make_update,
 ) -> Agent[nets.PolicyValue]:
-    """Returns REINFORCE as an agent, with its torso or any of its four parts replaced."""
+    """Returns REINFORCE as an agent, with any of its parts replaced."""
     check_config(config, Config)
+    make_update = given(make_update, optimizer=optimizer, estimate_advantages=estimate_advantages)
     return Agent(
         config,
         Segments(config, num_minibatches=config.num_minibatches),
         with_torso(make_networks, config, torso),
         Configured(make_policy, config),
-        UpdateOfLoss(make_update, make_losses, config),
+        UpdateOfLoss(
+            given(make_update, optimizer=optimizer, estimate_advantages=estimate_advantages), make_losses, config
+        ),
     )

@@ -24,13 +24,14 @@ import optax
 
 from agentkit import actors, losses, specs
 from agentkit import networks as nets
-from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts, given
 from agentkit.agents.common.drq import with_drq
 from agentkit.agents.common.experience import ReplayConfig, Transitions
+from agentkit.agents.common.optimizers import Optimizers, optimizers_of
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, Positive, Rate, Sizes
 from agentkit.agents.common.torso import with_torso
-from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step
+from agentkit.learning import Schedule, Update, UpdateOutput, adam, loss_gradient, optimizer_step
 from agentkit.types import LossOutput, Params, ReplaySample, Transition
 
 
@@ -109,11 +110,11 @@ class Losses(NamedTuple):
 
     Attributes:
         critic: ``(critics, state, batch, key) -> LossOutput``.
-        policy: ``(policy, state, batch, key) -> loss []``, with the critics in `state` as they have just become.
+        policy: ``(policy, state, batch, key) -> LossOutput``, with the critics in `state` as they have just become.
     """
 
     critic: Callable[[Params, State, ReplaySample[Transition], jax.Array], LossOutput]
-    policy: Callable[[Params, State, ReplaySample[Transition], jax.Array], jax.Array]
+    policy: Callable[[Params, State, ReplaySample[Transition], jax.Array], LossOutput]
 
 
 def make_losses(networks: Networks, config: Config) -> Losses:
@@ -130,52 +131,45 @@ def make_losses(networks: Networks, config: Config) -> Losses:
         metrics = {"q": jnp.mean(q_1), "critics_gap": jnp.mean(jnp.abs(q_1 - q_2))}
         return importance_weighted_loss(loss, metrics, batch, config, priorities=jnp.abs(target - q_1))
 
-    def policy_loss(policy: Params, state: State, batch: ReplaySample[Transition], key: jax.Array) -> jax.Array:
+    def policy_loss(policy: Params, state: State, batch: ReplaySample[Transition], key: jax.Array) -> LossOutput:
         del key
         o_tm1 = batch.data.observation
         q_1, _ = twins_at(state.critics, o_tm1, policy_at(policy, o_tm1))
-        return -jnp.mean(q_1)
+        return LossOutput(-jnp.mean(q_1), {})
 
     return Losses(critic_loss, policy_loss)
 
 
-def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
+def make_update(networks: Networks, losses: Losses, config: Config, optimizer: Optimizers | None = None) -> Update:
     """Takes a step on the critics, and at every `policy_delay`-th update on policy and targets (algorithm 1)."""
-    optimizer = adam(
-        config.learning_rate,
-        config.max_grad_norm,
-        epsilon=config.adam_epsilon,
-    )
+    default = adam(config.learning_rate, config.max_grad_norm, epsilon=config.adam_epsilon)
+    optimizers = optimizers_of(optimizer, config, policy=default, critic=default)
 
     def init(key: jax.Array) -> State:
         key, policy_key, critic_key = jax.random.split(key, 3)
         policy, critics = networks.policy.init(policy_key), networks.critic.init(critic_key)
         target_policy, target_critics = jax.tree.map(jnp.copy, (policy, critics))
-        opt_states = optimizer.init(policy), optimizer.init(critics)
+        opt_states = optimizers["policy"].init(policy), optimizers["critic"].init(critics)
         num_updates = jnp.zeros((), jnp.int32)
         return State(policy, critics, target_policy, target_critics, opt_states, jnp.zeros(()), key, num_updates)
 
     def policy_step(
         state: State, batch: ReplaySample[Transition], key: jax.Array
     ) -> tuple[Params, Params, Params, optax.OptState, jax.Array]:
-        loss, grads = jax.value_and_grad(losses.policy)(state.policy, state, batch, key)
-        policy, policy_opt = optimizer_step(optimizer, grads, state.policy, state.opt_states[0])
+        grads, output = loss_gradient(losses.policy, state.policy, state, batch, key)
+        policy, policy_opt = optimizer_step(optimizers["policy"], grads, state.policy, state.opt_states[0])
         target_policy = optax.incremental_update(policy, state.target_policy, config.tau)
         target_critics = optax.incremental_update(state.critics, state.target_critics, config.tau)
-        return policy, target_policy, target_critics, policy_opt, loss
+        return policy, target_policy, target_critics, policy_opt, output.loss
 
     def update(state: State, batch: ReplaySample[Transition]) -> tuple[State, UpdateOutput]:
         # No key of the critics is a key of the policy: fold_in takes negative numbers for other ones.
         critic_key = jax.random.fold_in(state.key, state.num_updates)
         policy_key = jax.random.fold_in(state.key, -state.num_updates - 1)
 
-        def critic_loss(critics: Params) -> tuple[jax.Array, LossOutput]:
-            output = losses.critic(critics, state, batch, critic_key)
-            return output.loss, output
-
-        grads, output = jax.grad(critic_loss, has_aux=True)(state.critics)
+        grads, output = loss_gradient(losses.critic, state.critics, state, batch, critic_key)
         policy_opt, critics_opt = state.opt_states
-        critics, critics_opt = optimizer_step(optimizer, grads, state.critics, critics_opt)
+        critics, critics_opt = optimizer_step(optimizers["critic"], grads, state.critics, critics_opt)
 
         # A conditional copies all that it returns, so it returns no more than what may change.
         num_updates, stepped = state.num_updates + 1, state._replace(critics=critics)
@@ -201,15 +195,16 @@ def make_agent(
     make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
     make_policy: MakePolicy[Networks, Config] = make_policy,
     make_losses: Callable[[Networks, Config], Losses] = make_losses,
+    optimizer: Optimizers | None = None,
     make_update: Callable[[Networks, Losses, Config], Update] = make_update,
 ) -> Agent[Networks]:
-    """Returns TD3 as an agent, with its torso or any of its four parts replaced; it sees images by `with_drq`."""
+    """Returns TD3 as an agent, with any of its parts replaced; it sees images by `with_drq`."""
     check_config(config, Config)
     agent = Agent(
         config,
         Transitions(config),
         with_torso(make_networks, config, torso),
         Configured(make_policy, config),
-        UpdateOfLoss(make_update, make_losses, config),
+        UpdateOfLoss(given(make_update, optimizer=optimizer), make_losses, config),
     )
     return with_drq(agent)

@@ -23,12 +23,13 @@ import optax
 
 from agentkit import actors, losses, specs
 from agentkit import networks as nets
-from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts, given
 from agentkit.agents.common.experience import ReplayConfig, Transitions
+from agentkit.agents.common.optimizers import Optimizers, optimizers_of
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, Positive, Rate, Sizes
 from agentkit.agents.common.torso import with_torso
-from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step
+from agentkit.learning import Schedule, Update, UpdateOutput, adam, loss_gradient, optimizer_step
 from agentkit.types import LossOutput, Nest, Params, ReplaySample, Transition
 
 
@@ -130,12 +131,12 @@ class Losses(NamedTuple):
 
     Attributes:
         critic: ``(critics, state, batch, key) -> LossOutput``.
-        policy: ``(policy, state, batch, key) -> (loss [], cloning loss [])``, with the critics in `state` as they have
-            just become; the second is only logged.
+        policy: ``(policy, state, batch, key) -> LossOutput``, with the critics in `state` as they have just become, and
+            with a metric "cloning_loss".
     """
 
     critic: Callable[[Params, State, ReplaySample[Transition], jax.Array], LossOutput]
-    policy: Callable[[Params, State, ReplaySample[Transition], jax.Array], tuple[jax.Array, jax.Array]]
+    policy: Callable[[Params, State, ReplaySample[Transition], jax.Array], LossOutput]
 
 
 def make_losses(networks: Networks, config: Config) -> Losses:
@@ -152,9 +153,7 @@ def make_losses(networks: Networks, config: Config) -> Losses:
         metrics = {"q": jnp.mean(q_1), "critics_gap": jnp.mean(jnp.abs(q_1 - q_2))}
         return importance_weighted_loss(loss, metrics, batch, config, priorities=jnp.abs(target - q_1))
 
-    def policy_loss(
-        policy: Params, state: State, batch: ReplaySample[Transition], key: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
+    def policy_loss(policy: Params, state: State, batch: ReplaySample[Transition], key: jax.Array) -> LossOutput:
         del key
         o_tm1, a_tm1 = batch.data.observation, batch.data.action
         action = policy_at(policy, o_tm1)
@@ -162,7 +161,8 @@ def make_losses(networks: Networks, config: Config) -> Losses:
         cloning_loss = jnp.mean(jnp.square(action - a_tm1), axis=-1)  # [B]
         mean_size = jax.lax.stop_gradient(jnp.mean(jnp.abs(q_1)))
         scale = config.value_weight / jnp.maximum(mean_size, 1e-8)  # lambda, eq. 5
-        return jnp.mean(cloning_loss - scale * q_1), jnp.mean(cloning_loss)  # eq. 3
+        loss = jnp.mean(cloning_loss - scale * q_1)  # eq. 3
+        return LossOutput(loss, {"cloning_loss": jnp.mean(cloning_loss)})
 
     return Losses(critic_loss, policy_loss)
 
@@ -180,19 +180,16 @@ def take_in(
     return statistics, batch._replace(data=data)
 
 
-def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
+def make_update(networks: Networks, losses: Losses, config: Config, optimizer: Optimizers | None = None) -> Update:
     """Takes a step on the critics, and at every `policy_delay`-th update on policy and targets (TD3, algorithm 1)."""
-    optimizer = adam(
-        config.learning_rate,
-        config.max_grad_norm,
-        epsilon=config.adam_epsilon,
-    )
+    default = adam(config.learning_rate, config.max_grad_norm, epsilon=config.adam_epsilon)
+    optimizers = optimizers_of(optimizer, config, policy=default, critic=default)
 
     def init(key: jax.Array) -> State:
         key, policy_key, critic_key = jax.random.split(key, 3)
         policy, critics = networks.policy.init(policy_key), networks.critic.init(critic_key)
         target_policy, target_critics = jax.tree.map(jnp.copy, (policy, critics))
-        opt_states = optimizer.init(policy), optimizer.init(critics)
+        opt_states = optimizers["policy"].init(policy), optimizers["critic"].init(critics)
         metrics = {"policy_loss": jnp.zeros(()), "cloning_loss": jnp.zeros(())}
         num_updates = jnp.zeros((), jnp.int32)
         statistics = nets.init_nest_statistics(networks.observation_spec) if config.normalize_observations else ()
@@ -201,11 +198,12 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
     def policy_step(
         state: State, batch: ReplaySample[Transition], key: jax.Array
     ) -> tuple[Params, Params, Params, optax.OptState, dict[str, jax.Array]]:
-        (loss, cloning_loss), grads = jax.value_and_grad(losses.policy, has_aux=True)(state.policy, state, batch, key)
-        policy, policy_opt = optimizer_step(optimizer, grads, state.policy, state.opt_states[0])
+        grads, output = loss_gradient(losses.policy, state.policy, state, batch, key, metrics=["cloning_loss"])
+        policy, policy_opt = optimizer_step(optimizers["policy"], grads, state.policy, state.opt_states[0])
         target_policy = optax.incremental_update(policy, state.target_policy, config.tau)
         target_critics = optax.incremental_update(state.critics, state.target_critics, config.tau)
-        return policy, target_policy, target_critics, policy_opt, {"policy_loss": loss, "cloning_loss": cloning_loss}
+        metrics = {"policy_loss": output.loss, "cloning_loss": output.metrics["cloning_loss"]}
+        return policy, target_policy, target_critics, policy_opt, metrics
 
     def update(state: State, batch: ReplaySample[Transition]) -> tuple[State, UpdateOutput]:
         statistics, batch = take_in(state.statistics, batch)
@@ -213,13 +211,9 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
         critic_key = jax.random.fold_in(state.key, state.num_updates)
         policy_key = jax.random.fold_in(state.key, -state.num_updates - 1)
 
-        def critic_loss(critics: Params) -> tuple[jax.Array, LossOutput]:
-            output = losses.critic(critics, state, batch, critic_key)
-            return output.loss, output
-
-        grads, output = jax.grad(critic_loss, has_aux=True)(state.critics)
+        grads, output = loss_gradient(losses.critic, state.critics, state, batch, critic_key)
         policy_opt, critics_opt = state.opt_states
-        critics, critics_opt = optimizer_step(optimizer, grads, state.critics, critics_opt)
+        critics, critics_opt = optimizer_step(optimizers["critic"], grads, state.critics, critics_opt)
 
         # A conditional copies all that it returns, so it returns no more than what may change.
         num_updates, stepped = state.num_updates + 1, state._replace(critics=critics)
@@ -246,14 +240,15 @@ def make_agent(
     make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
     make_policy: MakePolicy[Networks, Config] = make_policy,
     make_losses: Callable[[Networks, Config], Losses] = make_losses,
+    optimizer: Optimizers | None = None,
     make_update: Callable[[Networks, Losses, Config], Update] = make_update,
 ) -> Agent[Networks]:
-    """Returns TD3+BC as an agent, with its torso or any of its four parts replaced."""
+    """Returns TD3+BC as an agent, with any of its parts replaced."""
     check_config(config, Config)
     return Agent(
         config,
         Transitions(config),
         with_torso(make_networks, config, torso),
         Configured(make_policy, config),
-        UpdateOfLoss(make_update, make_losses, config),
+        UpdateOfLoss(given(make_update, optimizer=optimizer), make_losses, config),
     )

@@ -27,14 +27,23 @@ import jax.numpy as jnp
 from agentkit import networks as nets
 from agentkit import specs
 from agentkit.actors import Policy, PolicyVariables, stochastic_policy, with_normalized_observations
-from agentkit.agents.common.advantages import Minibatch, MinibatchLoss, compute_advantages, observe_segments, value_loss
-from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts
+from agentkit.agents.common.advantages import (
+    EstimateAdvantages,
+    Minibatch,
+    compute_advantages,
+    estimate_advantages,
+    observe_segments,
+    value_loss,
+    with_rows,
+)
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts, given
 from agentkit.agents.common.epochs import Fitted, run_epochs
 from agentkit.agents.common.experience import Segments, SegmentsConfig
 from agentkit.agents.common.natural_gradient import mean_kl_from, natural_gradient
+from agentkit.agents.common.optimizers import Optimizers, optimizers_of
 from agentkit.agents.common.ranges import Count, Fraction, InnerFraction, Positive, Sizes
 from agentkit.agents.common.torso import with_torso
-from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step, value_in_update
+from agentkit.learning import Loss, Schedule, Update, UpdateOutput, adam, loss_gradient, optimizer_step, value_in_update
 from agentkit.losses import masked_mean, standardize
 from agentkit.types import Params, ReplaySample, Step
 
@@ -116,18 +125,20 @@ class Losses(NamedTuple):
     """Holds the objective of the policy and the loss of its value.
 
     Attributes:
-        surrogate: ``(policy, params, rows) -> []``, to maximise.
-        value: ``(critic, params, minibatch) -> (loss [], metrics)``.
+        surrogate: ``(policy, state, batch, key) -> []``, to maximise: the line search compares it at one key.
+        value: ``(critic, state, minibatch, key) -> LossOutput``.
     """
 
-    surrogate: Callable[[Params, nets.PolicyCritic, Minibatch], jax.Array]
-    value: MinibatchLoss
+    surrogate: Callable[[Params, State, ReplaySample[Minibatch], jax.Array], jax.Array]
+    value: Loss
 
 
 def make_losses(networks: nets.PolicyValue, config: Config) -> Losses:
     """Builds the surrogate objective (eq. 14) and the value's squared error."""
 
-    def surrogate(policy: Params, params: nets.PolicyCritic, rows: Minibatch) -> jax.Array:
+    def surrogate(policy: Params, state: State, batch: ReplaySample[Minibatch], key: jax.Array) -> jax.Array:
+        del key
+        params, rows = state.variables.params, batch.data
         distribution, _ = networks.apply(params._replace(policy=policy), rows.observation)
         advantage = standardize(rows.advantage, rows.mask) if config.normalize_advantages else rows.advantage
         log_ratio = distribution.log_prob(rows.extras.sample) - rows.extras.log_prob
@@ -195,7 +206,12 @@ def line_search(
 
 
 def improve_policy(
-    networks: nets.PolicyValue, losses: Losses, config: Config, params: nets.PolicyCritic, rows: Minibatch
+    networks: nets.PolicyValue,
+    losses: Losses,
+    config: Config,
+    state: State,
+    batch: ReplaySample[Minibatch],
+    key: jax.Array,
 ) -> tuple[Params, dict[str, jax.Array]]:
     """Takes the largest step that the bound and the surrogate allow (section 6 and appendix C).
 
@@ -203,8 +219,9 @@ def improve_policy(
     """
 
     def surrogate(policy: Params) -> jax.Array:
-        return losses.surrogate(policy, params, rows)
+        return losses.surrogate(policy, state, batch, key)
 
+    params, rows = state.variables.params, batch.data
     mean_kl, gradient = mean_kl_from(networks, params, rows), jax.grad(surrogate)(params.policy)
     natural = natural_gradient(mean_kl, params.policy, gradient, config.cg_iterations, config.damping)
     length = jnp.sqrt(2.0 * config.max_kl / jnp.maximum(natural.curvature, 1e-12))  # The model's KL is max_kl.
@@ -220,15 +237,27 @@ def improve_policy(
     }
 
 
-def make_update(networks: nets.PolicyValue, losses: Losses, config: Config) -> Update:
+def make_update(
+    networks: nets.PolicyValue,
+    losses: Losses,
+    config: Config,
+    optimizer: Optimizers | None = None,
+    estimate_advantages: EstimateAdvantages[Config] = estimate_advantages,
+) -> Update:
     """Makes an update that moves the policy within its bound, then fits the value without changing the policy."""
-    optimizer = adam(1.0, config.max_grad_norm, epsilon=config.adam_epsilon)
+    # Adam is of step size 1: `optimizer_step` multiplies its steps by the learning rate, which may be scheduled. An
+    # optimiser of one's own has its learning rate in it.
+    default = adam(1.0, config.max_grad_norm, epsilon=config.adam_epsilon)
+    step_size = config.learning_rate if optimizer is None else 1.0
+    optimizers = optimizers_of(optimizer, config, value=default)
 
     def init(key: jax.Array) -> State:
         key, params_key = jax.random.split(key)
         params = networks.init(params_key)
         statistics = nets.init_nest_statistics(networks.observation_spec) if config.normalize_observations else ()
-        return State(PolicyVariables(params, statistics), nets.init_statistics(()), optimizer.init(params.critic), key)
+        return State(
+            PolicyVariables(params, statistics), nets.init_statistics(()), optimizers["value"].init(params.critic), key
+        )
 
     def update(state: State, batch: ReplaySample[Step]) -> tuple[State, UpdateOutput]:
         key, epochs_key = jax.random.split(state.key)
@@ -237,18 +266,19 @@ def make_update(networks: nets.PolicyValue, losses: Losses, config: Config) -> U
             state.variables,
             state.returns,
             batch.data,
+            functools.partial(estimate_advantages, config=config),
             discount=config.discount,
-            gae_lambda=config.gae_lambda,
             normalize_values=config.normalize_values,
         )
         params = state.variables.params
-        policy, metrics = improve_policy(networks, losses, config, params, rows)
+        policy_key = jax.random.fold_in(state.key, 2**32 - 1)
+        policy, metrics = improve_policy(networks, losses, config, state, with_rows(batch, rows), policy_key)
 
-        learning_rate = value_in_update(config.learning_rate, batch, rows.mask)
+        learning_rate = value_in_update(step_size, batch, rows.mask)
 
-        def fit(learned: Fitted, minibatch: Minibatch) -> tuple[Fitted, dict[str, jax.Array]]:
-            grads, metrics = jax.grad(losses.value, has_aux=True)(learned[0], params, minibatch)
-            return optimizer_step(optimizer, grads, *learned, learning_rate), metrics
+        def fit(learned: Fitted, minibatch: Minibatch, key: jax.Array) -> tuple[Fitted, dict[str, jax.Array]]:
+            grads, output = loss_gradient(losses.value, learned[0], state, with_rows(batch, minibatch), key)
+            return optimizer_step(optimizers["value"], grads, *learned, learning_rate), output.metrics
 
         (critic, opt_state), fitted = run_epochs(
             fit,
@@ -274,14 +304,19 @@ def make_agent(
     make_networks: Callable[[specs.EnvironmentSpec, Config], nets.PolicyValue] = make_networks,
     make_policy: MakePolicy[nets.PolicyValue, Config] = make_policy,
     make_losses: Callable[[nets.PolicyValue, Config], Losses] = make_losses,
+    optimizer: Optimizers | None = None,
+    estimate_advantages: EstimateAdvantages[Config] | None = None,
     make_update: Callable[[nets.PolicyValue, Losses, Config], Update] = make_update,
 ) -> Agent[nets.PolicyValue]:
-    """Returns TRPO as an agent, with its torso or any of its four parts replaced."""
+    """Returns TRPO as an agent, with any of its parts replaced."""
     check_config(config, Config)
+    make_update = given(make_update, optimizer=optimizer, estimate_advantages=estimate_advantages)
     return Agent(
         config,
         Segments(config, num_minibatches=config.num_minibatches),
         with_torso(make_networks, config, torso),
         Configured(make_policy, config),
-        UpdateOfLoss(make_update, make_losses, config),
+        UpdateOfLoss(
+            given(make_update, optimizer=optimizer, estimate_advantages=estimate_advantages), make_losses, config
+        ),
     )

@@ -5,9 +5,18 @@ from agentkit.learning.gradients import apply_gradients
 from agentkit.learning.learner import Learner, LearnerCallbacks
 from agentkit.learning.optimizers import adam, global_norm, optimizer_step, tell_counts
 from agentkit.learning.replay_ratio import rate_limit
-from agentkit.learning.schedules import Cosine, Linear, Piecewise, Schedule, steps_before, value_at, value_in_update
+from agentkit.learning.schedules import (
+    Cosine,
+    Linear,
+    Piecewise,
+    Schedule,
+    steps_before,
+    unit_of,
+    value_at,
+    value_in_update,
+)
 from agentkit.learning.targets import TargetUpdate, periodic, polyak
-from agentkit.learning.update import Loss, SgdState, Update, UpdateOutput, check_loss_output, sgd
+from agentkit.learning.update import Loss, SgdState, Update, UpdateOutput, check_loss_output, loss_gradient, sgd
 
 __all__ = [
     "CompiledUpdate",
@@ -27,6 +36,7 @@ __all__ = [
     "check_loss_output",
     "global_norm",
     "initial_state",
+    "loss_gradient",
     "optimizer_step",
     "periodic",
     "polyak",
@@ -34,6 +44,7 @@ __all__ = [
     "sgd",
     "steps_before",
     "tell_counts",
+    "unit_of",
     "value_at",
     "value_in_update",
 ]

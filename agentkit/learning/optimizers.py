@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from agentkit.errors import ConfigError
-from agentkit.learning.schedules import Schedule
+from agentkit.learning.schedules import Schedule, unit_of
 from agentkit.types import Array, Nest, Params
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def adam(
     """
     import optax  # Not at import time: actors load this file, and optimise nothing.
 
-    if isinstance(learning_rate, Schedule):
+    if callable(learning_rate):
         optimizer = optax.chain(optax.scale_by_adam(eps=epsilon), _scale_by_schedule(learning_rate))
     else:
         optimizer = optax.adam(learning_rate, eps=epsilon)
@@ -87,7 +87,7 @@ def _scale_by_schedule(schedule: Schedule) -> optax.GradientTransformation:
 
     def init(params: Params) -> Told:
         del params
-        return (ToldSteps if schedule.by == "steps" else ToldUpdates)(jnp.zeros((), jnp.int32))
+        return (ToldSteps if unit_of(schedule) == "steps" else ToldUpdates)(jnp.zeros((), jnp.int32))
 
     def update(grads: Params, state: Told, params: Params | None = None) -> tuple[Params, Told]:
         del params

@@ -1,7 +1,8 @@
 """Schedules as data: numbers that change in the course of training, for step sizes, clips, costs and epsilons.
 
 A schedule is a function of the training's progress and holds no state of its own, so a resumed run goes on where it
-was. A setting of type ``Positive | Schedule`` takes either a number or one of these.
+was. A setting of type ``Positive | Schedule`` takes a number, one of these, or a schedule of optax's: any function of
+the count of the learner's updates that JAX can trace.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 import jax.numpy as jnp
 
@@ -120,7 +122,14 @@ class Piecewise:
         return self.values
 
 
-Schedule = Linear | Cosine | Piecewise
+Schedule = Linear | Cosine | Piecewise | Callable[[Any], Any]
+"""One of the above, or a function of the learner's updates so far, int32 ``[]``, such as a schedule of optax's."""
+
+
+def unit_of(schedule: Schedule) -> Unit:
+    """Returns what a schedule counts: of a function, updates."""
+    unit: Unit = getattr(schedule, "by", "updates")
+    return unit
 
 
 def value_at(setting: float | Schedule, *, steps: Array, updates: Array) -> Array | float:
@@ -134,15 +143,17 @@ def value_at(setting: float | Schedule, *, steps: Array, updates: Array) -> Arra
     Raises:
         ConfigError: the setting is a schedule of what nobody has counted.
     """
-    if not isinstance(setting, Schedule):
+    if not callable(setting):
         return setting
-    count = steps if setting.by == "steps" else updates
+    unit = unit_of(setting)
+    count = steps if unit == "steps" else updates
     if isinstance(count, tuple):
         raise ConfigError(
-            f"{setting} needs the batch's num_{setting.by}, which is empty. Learner fills it in (num_steps from "
+            f"{setting} needs the batch's num_{unit}, which is empty. Learner fills it in (num_steps from "
             "LearnerCallbacks.count_steps); do likewise."
         )
-    return setting(count)
+    value: Array = setting(count)
+    return value
 
 
 def value_in_update(setting: float | Schedule, batch: ReplaySample[Nest], mask: Array | None = None) -> Array | float:
@@ -173,7 +184,7 @@ def steps_before(batch: ReplaySample[Nest], mask: Array) -> Array:
     return jnp.maximum(batch.num_steps - jnp.sum(mask), 0.0)
 
 
-def _check(schedule: Schedule, values: tuple[float, ...], *durations: float) -> None:
+def _check(schedule: Linear | Cosine | Piecewise, values: tuple[float, ...], *durations: float) -> None:
     name = type(schedule).__name__
     if schedule.by not in ("steps", "updates"):
         raise ConfigError(f'{name}: by must be "steps" or "updates", found {schedule.by!r}.')

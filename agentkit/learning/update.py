@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -49,8 +50,8 @@ class Update(NamedTuple):
     apply: Callable[[Nest, Params], Nest] | None = None
 
 
-Loss = Callable[[Params, Params, ReplaySample[Nest], jax.Array], LossOutput]
-"""``(params, target_params, batch, key) -> LossOutput``."""
+Loss = Callable[[Params, Any, ReplaySample[Any], jax.Array], LossOutput]
+"""``(params, state, batch, key) -> LossOutput``; the state is the update's own, from before the step."""
 
 
 class SgdState(NamedTuple):
@@ -80,7 +81,7 @@ def sgd(
     """Builds the update of one loss, one set of parameters and one optimiser: that of most value-based algorithms.
 
     Args:
-        loss: what to minimise.
+        loss: what to minimise, of a `SgdState`; of ``()`` in its place where actors compute the gradients.
         init_params: ``key -> params``.
         optimizer: an optax transformation (clip gradients there).
         target_update: how target parameters follow (`periodic`, `polyak`); None for no target.
@@ -98,12 +99,7 @@ def sgd(
     def update(state: SgdState, batch: ReplaySample[Nest]) -> tuple[SgdState, UpdateOutput]:
         # fold_in, not split: XLA drops it if the loss ignores the key.
         loss_key = jax.random.fold_in(state.key, state.num_updates)
-
-        def objective(params: Params) -> tuple[Array, LossOutput]:
-            output = check_loss_output(loss(params, state.target_params, batch, loss_key))
-            return output.loss, output
-
-        grads, output = jax.grad(objective, has_aux=True)(state.params)
+        grads, output = loss_gradient(loss, state.params, state, batch, loss_key)
         metrics = {"loss": output.loss, "grad_norm": global_norm(grads), **output.metrics}
         return _follow(state, grads, optimizer, target_update), UpdateOutput(metrics, output.priorities)
 
@@ -114,7 +110,7 @@ def sgd(
         return Update(init, update, variables)
 
     def gradient(params: Params, batch: ReplaySample[Nest], key: jax.Array) -> Params:
-        return jax.grad(lambda p: loss(p, (), batch, key).loss)(params)
+        return loss_gradient(loss, params, (), batch, key)[0]
 
     def apply(state: SgdState, grads: Params) -> SgdState:
         return _follow(state, grads, optimizer, None)
@@ -122,11 +118,60 @@ def sgd(
     return Update(init, update, variables, gradient, apply)
 
 
-def check_loss_output(output: LossOutput) -> LossOutput:
-    """Returns what a loss returned, which is checked while JAX traces it.
+def loss_gradient(
+    loss: Callable[..., LossOutput], params: Params, *given: Any, metrics: Iterable[str] = ()
+) -> tuple[Params, LossOutput]:
+    """Returns a loss's gradient by its first argument, and what it returned, which is checked while JAX traces it.
+
+    Args:
+        loss: ``(params, *given) -> LossOutput``.
+        params: what to differentiate by.
+        given: the other arguments: state, batch and key.
+        metrics: names of metrics that the update needs of the loss.
 
     Raises:
-        SpecError: it is no `LossOutput`, or its loss is not one number.
+        SpecError: the loss has the arguments of an earlier form, or returned something else.
+    """
+    _check_arguments(loss)
+
+    def objective(params: Params) -> tuple[Array, LossOutput]:
+        output = check_loss_output(loss(params, *given), metrics)
+        return output.loss, output
+
+    grads, output = jax.grad(objective, has_aux=True)(params)
+    return grads, output
+
+
+_EARLIER = {
+    "target_params": "state.target_params",
+    "coefficients": "value_in_update(config.clip_epsilon, batch) and the like, and state.kl_cost",
+    "entropy_cost": "value_in_update(config.entropy_cost, batch)",
+}
+"""Second arguments that losses had before all of them took the training state."""
+
+
+def _check_arguments(loss: Callable[..., LossOutput]) -> None:
+    try:
+        names = list(inspect.signature(loss).parameters)
+    except (TypeError, ValueError):  # Some callables have no signature.
+        return
+    for name in names[1:2]:
+        if name in _EARLIER:
+            raise SpecError(
+                f"A loss takes (params, state, batch, key), found ({', '.join(names)}). The second argument is the "
+                f"update's training state now: take {_EARLIER[name]}."
+            )
+
+
+def check_loss_output(output: LossOutput, metrics: Iterable[str] = ()) -> LossOutput:
+    """Returns what a loss returned, which is checked while JAX traces it.
+
+    Args:
+        output: of the loss.
+        metrics: names of metrics that it must have.
+
+    Raises:
+        SpecError: it is no `LossOutput`, its loss is not one number, or it lacks a metric.
     """
     if not all(hasattr(output, name) for name in LossOutput._fields):
         raise SpecError(
@@ -137,6 +182,11 @@ def check_loss_output(output: LossOutput) -> LossOutput:
         raise SpecError(
             f"The loss must be one number, found the shape {jnp.shape(output.loss)}. Take the mean over the batch."
         )
+    for name in metrics:
+        if name not in output.metrics:
+            raise SpecError(
+                f"The loss must return a metric {name!r}, which the update needs, found {sorted(output.metrics)}."
+            )
     return output
 
 

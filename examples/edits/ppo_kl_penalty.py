@@ -10,9 +10,9 @@ def make_loss(networks, config):
     """Adds the penalty to PPO's loss."""
     loss = ppo.make_loss(networks, config)
 
-    def penalized(params, coefficients, batch):
-        total, metrics = loss(params, coefficients, batch)
-        return total + 0.5 * metrics["kl"], metrics
+    def penalized(params, state, batch, key):
+        output = loss(params, state, batch, key)
+        return output._replace(loss=output.loss + 0.5 * output.metrics["kl"])
 
     return penalized
 

@@ -1,13 +1,14 @@
 """Trainings of on-policy agents that a test can stop before each update."""
 
+import functools
 from typing import Any
 
 import jax
 import numpy as np
 
-from agentkit import envs, specs
+from agentkit import envs, losses, specs
 from agentkit.agents import ppo
-from agentkit.agents.common.advantages import Minibatch, compute_advantages
+from agentkit.agents.common.advantages import Minibatch, compute_advantages, estimate_advantages
 from agentkit.datasets import ReplayDataset
 from agentkit.experiment.policies.make_actor import make_actor, make_adder, make_loop
 from agentkit.replay import InProcessReplay
@@ -20,10 +21,13 @@ def rows_of(networks: Any, config: Any, state: Any, segments: Any) -> Minibatch:
     """All rows of a batch of segments, as an agent's update makes them."""
 
     def rows(variables: Any, returns: Any, segments: Any) -> Minibatch:
-        if isinstance(config, ppo.Config):
-            return ppo.estimate_advantages(networks, config, variables, returns, segments).rows
-        settings = {name: getattr(config, name) for name in ("discount", "gae_lambda", "normalize_values")}
-        return compute_advantages(networks, variables, returns, segments, **settings).rows
+        own = ppo.estimate_advantages if isinstance(config, ppo.Config) else estimate_advantages
+        estimate = functools.partial(own, config=config)
+        settings = {name: getattr(config, name) for name in ("discount", "normalize_values")}
+        rows = compute_advantages(networks, variables, returns, segments, estimate, **settings).rows
+        if getattr(config, "normalize_advantages", None) != "batch":
+            return rows
+        return rows._replace(advantage=losses.standardize(rows.advantage, rows.mask))
 
     return jax.jit(rows)(state.variables, state.returns, segments)
 

@@ -10,6 +10,7 @@ from agentkit.testing.agent import AgentContract
 from agentkit.testing.chain import Chain, learned, values
 from agentkit.types import ReplaySample, Transition
 from tests.agents import offline_data, settings
+from tests.agents.target_state import state_of_targets
 
 KEY = jax.random.PRNGKey(0)
 
@@ -76,8 +77,8 @@ def test_the_loss_by_hand() -> None:
     networks, config = _networks(0.2)
     observation, action = np.zeros((2, 1), np.float32), np.int32([0, 2])
     data = Transition(observation, action, np.float32([0.5, 1.0]), np.float32([0.9, 0.0]), observation)
-    targets = {**PARAMS, "values": np.float32([5.0, 6.0, 0.5])}
-    found = jax.jit(discrete_bcq.make_loss(networks, config))(PARAMS, targets, ReplaySample((), data), KEY)
+    state = state_of_targets({**PARAMS, "values": np.float32([5.0, 6.0, 0.5])})
+    found = jax.jit(discrete_bcq.make_loss(networks, config))(PARAMS, state, ReplaySample((), data), KEY)
     errors = np.array([0.5 + 0.9 * 0.5 - 1.0, 1.0 - 2.0])  # Action 2 is the best likely one.
     huber = np.where(np.abs(errors) < 1, 0.5 * errors**2, np.abs(errors) - 0.5)
     cloning = -np.log([0.6, 0.3])

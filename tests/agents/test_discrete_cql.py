@@ -10,6 +10,7 @@ from agentkit.testing.agent import AgentContract, Change
 from agentkit.testing.chain import Chain, learned, values
 from agentkit.types import ReplaySample, Transition
 from tests.agents import offline_data, settings
+from tests.agents.target_state import state_of_targets
 
 KEY = jax.random.PRNGKey(0)
 
@@ -70,8 +71,8 @@ def test_the_loss_is_dqns_and_the_penalty() -> None:
     agent = discrete_cql.make_agent(discrete_cql.Config(hidden_sizes=(8,), cql_weight=3.0))
     networks = agent.make_networks(specs.make_environment_spec(envs.make("agentkit:catch", seed=0)))
     params, batch = jax.jit(networks.init)(KEY), _batch()
-    found = jax.jit(discrete_cql.make_loss(networks, agent.config))(params, params, batch, KEY)
-    plain = jax.jit(dqn.make_loss(networks, agent.config))(params, params, batch, KEY)
+    found = jax.jit(discrete_cql.make_loss(networks, agent.config))(params, state_of_targets(params), batch, KEY)
+    plain = jax.jit(dqn.make_loss(networks, agent.config))(params, state_of_targets(params), batch, KEY)
     q = np.asarray(networks.apply(params, batch.data.observation), np.float64)
     gap = np.mean(np.log(np.sum(np.exp(q), axis=-1)) - q[np.arange(3), batch.data.action])
     np.testing.assert_allclose(found.metrics["conservative_gap"], gap, rtol=1e-5)

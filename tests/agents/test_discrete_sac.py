@@ -92,7 +92,8 @@ def test_the_losses_are_exact_expectations_and_priorities_absolute_errors() -> N
     np.testing.assert_allclose(output.priorities, np.abs(errors[0]), rtol=1e-5)
     np.testing.assert_allclose(output.loss, np.mean([0.5, 1.0] * (0.5 * np.sum(errors**2, axis=0))), rtol=1e-5)
 
-    value, entropy = jax.jit(losses.policy)(LOGITS, _state(TWINS, critics), batch, KEY)
+    value, metrics, _ = jax.jit(losses.policy)(LOGITS, _state(TWINS, critics), batch, KEY)
+    entropy = metrics["entropy"]
     np.testing.assert_allclose([value, entropy], [-soft_value, ENTROPY], rtol=1e-5)
 
 
@@ -103,7 +104,7 @@ def test_the_policys_gradient_is_zero_where_it_is_the_softmax_of_the_values() ->
     batch = ReplaySample((), Transition(observation, (), (), (), observation))
 
     def gradient(logits: Any) -> jax.Array:
-        return jax.grad(lambda p: losses.policy(p, _state(TWINS, TWINS), batch, KEY)[0])(logits)
+        return jax.grad(lambda p: losses.policy(p, _state(TWINS, TWINS), batch, KEY).loss)(logits)
 
     np.testing.assert_allclose(gradient(jnp.asarray(LEAST / 0.7, jnp.float32)), np.zeros(3), atol=1e-6)
     assert np.max(np.abs(gradient(jnp.zeros(3)))) > 0.1

@@ -11,6 +11,7 @@ import pytest
 from agentkit import networks as nets
 from agentkit.agents import c51, iqn, qr_dqn, rainbow
 from agentkit.types import ReplaySample, SampleInfo, Transition
+from tests.agents.target_state import state_of_targets
 
 KEY = jax.random.PRNGKey(0)
 NUM_STATES, NUM_ACTIONS, NUM_ATOMS = 6, 3, 5
@@ -39,7 +40,7 @@ def check_output(output: Any, per_item: np.ndarray) -> None:
 
 def check_gradients(loss: Any, online: np.ndarray, target: np.ndarray) -> None:
     """Refuses a gradient into what is bootstrapped from, and none into what is learned."""
-    gradients = jax.jit(jax.grad(lambda *params: loss(*params, BATCH, KEY).loss, argnums=(0, 1)))
+    gradients = jax.jit(jax.grad(lambda x, y: loss(x, state_of_targets(y), BATCH, KEY).loss, argnums=(0, 1)))
     of_online, of_target = map(np.asarray, gradients(online, target))
     assert not np.any(of_target) and not np.any(of_online[3:])
     assert all(np.any(of_online[state]) for state in O_TM1)
@@ -76,7 +77,7 @@ def test_categorical_losses_and_priorities(module: ModuleType) -> None:
         wanted = projected(R_T[i], DISCOUNT_T[i], softmax(target)[O_T[i], best[i]])
         predicted = softmax(online)[O_TM1[i], A_TM1[i]]
         per_item.append(np.sum(wanted * np.log(np.where(wanted > 0, wanted, 1.0) / predicted)))
-    check_output(jax.jit(loss)(online, target, BATCH, KEY), np.array(per_item))
+    check_output(jax.jit(loss)(online, state_of_targets(target), BATCH, KEY), np.array(per_item))
     check_gradients(loss, online, target)
 
 
@@ -104,7 +105,7 @@ def test_qr_dqns_loss_and_priorities() -> None:
     assert np.any(best != np.argmax(np.mean(online[O_T], axis=1), axis=1))
     taus = np.tile([0.125, 0.375, 0.625, 0.875], (4, 1))
     per_item = quantile_losses(online[O_TM1], taus, target[O_T], best, delta)
-    check_output(jax.jit(loss)(online, target, BATCH, KEY), per_item)
+    check_output(jax.jit(loss)(online, state_of_targets(target), BATCH, KEY), per_item)
     check_gradients(loss, online, target)
 
 
@@ -127,7 +128,7 @@ def test_iqns_loss_and_priorities() -> None:
 
     loss = iqn.make_loss(nets.Network(lambda key: None, apply), config)
     of_online, of_target = jnp.asarray(online), jnp.asarray(target)
-    output = loss(of_online, of_target, BATCH, KEY)
+    output = loss(of_online, state_of_targets(of_target), BATCH, KEY)
     taus = {name: np.asarray(drawn[num][1]) for name, num in num_drawn.items()}
     assert [drawn[num][0] is of_online for num in num_drawn.values()] == [True, False, False]
     assert np.max(taus["selector"]) < 0.5 < min(np.max(taus["online"]), np.max(taus["target"]))

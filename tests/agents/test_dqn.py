@@ -55,10 +55,9 @@ def test_the_papers_config_can_be_pasted_and_the_defaults_beside_it_are_the_defa
 def scalar_update() -> Any:
     """DQN's update of one number, by plain gradient steps on half the square of ``params - data - target``."""
 
-    def loss(params: Any, target_params: Any, batch: Any, key: Any) -> LossOutput:
-        return LossOutput(
-            0.5 * (params - batch.data - target_params) ** 2, {"seen": target_params}, jnp.full(2, params)
-        )
+    def loss(params: Any, state: Any, batch: Any, key: Any) -> LossOutput:
+        seen = state.target_params
+        return LossOutput(0.5 * (params - batch.data - seen) ** 2, {"seen": seen}, jnp.full(2, params))
 
     network = Network(lambda key: jnp.float32(1.0), lambda params, o: params)
     return dqn.make_update(network, loss, dqn.Config(target_update_period=3), optax.sgd(0.25))

@@ -13,6 +13,7 @@ from agentkit.testing.chain import Chain, values
 from agentkit.testing.learning import learns
 from agentkit.types import ReplaySample, SampleInfo, Step
 from tests.agents import settings
+from tests.agents.target_state import state_of_targets
 
 KEY = jax.random.PRNGKey(0)
 
@@ -193,7 +194,9 @@ def test_rows_behind_the_end_of_an_episode_teach_nothing_about_it() -> None:
     changed.extras[2] = [0, 1]
 
     def gradient(sequence: Step) -> list[jax.Array]:
-        return jax.tree.leaves(jax.grad(lambda p: loss(p, params, _batch(sequence), KEY).loss)(params))
+        return jax.tree.leaves(
+            jax.grad(lambda p: loss(p, state_of_targets(params), _batch(sequence), KEY).loss)(params)
+        )
 
     for before, after in zip(gradient(final), gradient(changed), strict=True):
         np.testing.assert_array_equal(before, after)
@@ -262,7 +265,9 @@ def test_the_losses_are_those_of_the_targets() -> None:
     agent, networks, _ = _learner(unroll_length=1, n_step=2)
     params, target_params = jax.jit(networks.init)(KEY), jax.jit(networks.init)(jax.random.PRNGKey(1))
     sequence = _sequence(3, (0,), [1, 2, 0.5, 0], [1, 1, 1, 1])
-    output = jax.jit(gumbel_muzero.make_loss(networks, agent.config))(params, target_params, _batch(sequence), KEY)
+    output = jax.jit(gumbel_muzero.make_loss(networks, agent.config))(
+        params, state_of_targets(target_params), _batch(sequence), KEY
+    )
     v = np.array(gumbel_muzero._value(networks, target_params, sequence.observation))
     targets = [1 + 0.8 * 2 + 0.64 * v[2], 2 + 0.8 * 0.5 + 0.64 * v[3], 0.5 + 0.8 * v[3]]
     hidden = networks.represent(params, sequence.observation[:3])
@@ -291,7 +296,7 @@ def test_each_step_of_the_model_halves_the_gradient_and_later_losses_share_a_wei
     loss = gumbel_muzero.make_loss(plain, agent.config)
 
     def total(x: jax.Array) -> tuple[jax.Array, Any]:
-        output = loss(x, x, batch, KEY)
+        output = loss(x, state_of_targets(x), batch, KEY)
         return output.loss, output
 
     (found, output), gradient = jax.value_and_grad(total, has_aux=True)(h)

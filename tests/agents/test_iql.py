@@ -7,6 +7,7 @@ import pytest
 
 from agentkit import envs, specs
 from agentkit.agents import iql
+from agentkit.learning import loss_gradient
 from agentkit.networks import DiagonalNormal, Network
 from agentkit.testing.agent import AgentContract
 from agentkit.testing.chain import Chain, learned, values
@@ -104,14 +105,15 @@ def test_value_and_critics_step_at_once_and_the_policy_sees_both() -> None:
         expected = getattr(losses, name)(params, before, batch, KEY).loss
         np.testing.assert_allclose(output.metrics[f"{name}_loss"], expected, rtol=1e-5)
     stepped = before._replace(critics=state.critics, value=state.value)
-    found, earlier = (jax.jit(losses.policy)(before.policy, s, batch, KEY) for s in (stepped, before))
+    found, earlier = (jax.jit(losses.policy)(before.policy, s, batch, KEY).loss for s in (stepped, before))
     np.testing.assert_allclose(output.metrics["policy_loss"], found, rtol=1e-5)
     assert abs(found - earlier) > 1e-4
 
 
 def test_the_policys_loss_by_hand() -> None:
     losses = _losses(temperature=0.5, max_weight=2.0)
-    found = jax.value_and_grad(losses.policy)(jnp.float32(0.1), _state(), BATCH, KEY)
+    gradient, output = loss_gradient(losses.policy, jnp.float32(0.1), _state(), BATCH, KEY)
+    found = output.loss, gradient
     o, a = OBSERVATION[:, 0], ACTION[:, 0]
     weights = np.minimum(np.exp((np.minimum(o + a, 2.0 * o - a) - 0.5 * o) / 0.5), 2.0)
     std = np.exp(-0.5)

@@ -15,6 +15,7 @@ from agentkit.testing.chain import Chain, learned, values
 from agentkit.testing.learning import learns
 from agentkit.types import ReplaySample, Transition
 from tests.agents import settings
+from tests.agents.target_state import state_of_targets
 
 
 @pytest.mark.full
@@ -104,8 +105,9 @@ def test_each_batch_draws_its_own_fractions() -> None:
     observation = np.eye(4, dtype=np.float32)
     data = Transition(observation, np.int32([0, 1, 0, 1]), np.ones(4, np.float32), np.ones(4, np.float32), observation)
     loss = jax.jit(iqn.make_loss(networks, agent.config))
+    state = state_of_targets(params)
     first, again, other = (
-        float(loss(params, params, ReplaySample((), data), jax.random.PRNGKey(seed)).loss) for seed in (0, 0, 1)
+        float(loss(params, state, ReplaySample((), data), jax.random.PRNGKey(seed)).loss) for seed in (0, 0, 1)
     )
     assert first == again != other
 

@@ -1,5 +1,6 @@
 """Losses and targets of agents in plain numpy, with tables in place of networks."""
 
+import functools
 from typing import Any
 
 import jax
@@ -9,11 +10,12 @@ import pytest
 from agentkit import networks as nets
 from agentkit import specs
 from agentkit.agents import dqn, ppo
-from agentkit.agents.common.advantages import Minibatch, compute_advantages
+from agentkit.agents.common.advantages import Minibatch, compute_advantages, estimate_advantages
 from agentkit.networks import Network
 from agentkit.types import ReplaySample, SampleInfo, Transition
 from tests.agents import on_policy_by_hand as by_hand
 from tests.agents.spaces import NUM_ACTIONS, Rules
+from tests.agents.target_state import state_of_targets
 
 KEY = jax.random.PRNGKey(0)
 
@@ -31,7 +33,7 @@ def test_dqns_loss_and_priorities(prioritized: bool, double: bool, delta: float 
     reward, discount = np.array([0.5, -1.0, 0.0, 2.0], np.float32), np.array([0.9, 0.81, 0.0, 0.5], np.float32)
     info = SampleInfo(np.array([0.4, 0.1, 0.2, 0.3]), np.full(4, 10), (), ())
     batch = ReplaySample(info, Transition(o_tm1, action, reward, discount, o_t))
-    output = jax.jit(dqn.make_loss(table, config))(q, target, batch, KEY)
+    output = jax.jit(dqn.make_loss(table, config))(q, state_of_targets(target), batch, KEY)
 
     best = np.argmax(q[o_t] if double else target[o_t], axis=1)
     errors = reward + discount * target[o_t, best] - q[o_tm1, action]
@@ -61,7 +63,7 @@ def test_dqns_target_is_of_the_actions_that_may_be_taken_next(double: bool) -> N
     action, reward = np.full(size, 2, np.int32), rng.normal(size=size).astype(np.float32)
     now, then = ({"action_mask": mask, "hint": hint} for mask, hint in zip(masks, hints, strict=True))
     data = Transition(now, action, reward, np.full(size, 0.9, np.float32), then)
-    output = jax.jit(dqn.make_loss(network, config))(params, target, ReplaySample((), data), KEY)
+    output = jax.jit(dqn.make_loss(network, config))(params, state_of_targets(target), ReplaySample((), data), KEY)
 
     apply = jax.jit(network.apply)
 
@@ -96,11 +98,13 @@ ROWS = Minibatch(
 )
 def test_ppos_loss(settings: dict[str, Any]) -> None:
     """Equations 7 to 9, and a value whose move is clipped, a row at a time."""
-    config, clip = ppo.Config(**{"normalize_advantages": "none", **settings}), 0.1
+    clip = 0.1
+    config = ppo.Config(**{"normalize_advantages": "none", "clip_epsilon": clip, "entropy_cost": 0.7, **settings})
     networks = ppo.make_networks(by_hand.SPECS["discrete"], config)
     table = nets.as_recurrent(lambda key: None, lambda params, o: (nets.Categorical(params[0]), params[1]))
-    now = ppo.Coefficients(kl_cost=config.kl_cost, clip_epsilon=clip, entropy_cost=0.7)
-    loss, metrics = jax.jit(ppo.make_loss(networks._replace(network=table), config))((LOGITS, VALUES), now, ROWS)
+    state = ppo.State((), (), (), config.kl_cost, KEY, 0)
+    of_rows = jax.jit(ppo.make_loss(networks._replace(network=table), config))
+    loss, metrics, _ = of_rows((LOGITS, VALUES), state, ReplaySample((), ROWS), KEY)
 
     advantages = ROWS.advantage[:4]
     if config.normalize_advantages == "minibatch":
@@ -140,8 +144,12 @@ def test_on_policy_targets_have_the_scale_of_all_returns_so_far(normalize: bool)
     params = {**by_hand.policy_params(weights, "linear_1"), **by_hand.value_params(weights, "linear")}
     variables = by_hand.state_of(agent.make_update(networks), params).variables
     before = jax.jit(nets.update_statistics)(nets.init_statistics(()), earlier)
-    settings: dict[str, Any] = {"discount": 0.9, "gae_lambda": 0.7, "normalize_values": normalize}
-    found = jax.jit(lambda *given: compute_advantages(networks, *given, **settings))(variables, before, batch.data)
+    config = ppo.Config(gae_lambda=0.7)
+    settings: dict[str, Any] = {"discount": 0.9, "normalize_values": normalize}
+    estimate = functools.partial(estimate_advantages, config=config)
+    found = jax.jit(lambda *given: compute_advantages(networks, *given, estimate, **settings))(
+        variables, before, batch.data
+    )
 
     true = weights._replace(value_w=weights.value_w * std, value_b=weights.value_b * std + mean)
     elements = by_hand.elements(batch, true, 0.9, 0.7)

@@ -16,7 +16,7 @@ KEY = jax.random.PRNGKey(1)
 DATA = {"x": np.float32(2.0) ** np.arange(12, dtype=np.float32), "pair": np.arange(24).reshape(12, 2)}
 
 
-def step(learned, minibatch):
+def step(learned, minibatch, key=None):
     """Remembers what it saw: learned is (how many steps so far, what each saw ``[8, 3]``)."""
     count, seen = learned
     seen = seen.at[count].set(minibatch["x"])
@@ -71,7 +71,9 @@ def test_another_key_is_another_order():
 def test_orders_of_any_size_are_permutations(size):
     data = np.arange(size, dtype=np.int32)
     run = jitted(
-        lambda learned, x: ((learned[0] + 1, learned[1].at[learned[0]].set(x)), {}), num_epochs=2, num_minibatches=1
+        lambda learned, x, key: ((learned[0] + 1, learned[1].at[learned[0]].set(x)), {}),
+        num_epochs=2,
+        num_minibatches=1,
     )
     seen = np.asarray(run((0, np.zeros((2, size), np.int32)), data, KEY)[0][1])
     np.testing.assert_array_equal(np.sort(seen, axis=1), [data, data])
@@ -80,10 +82,20 @@ def test_orders_of_any_size_are_permutations(size):
 
 def test_every_place_of_an_order_is_equally_likely_for_every_row():
     keys, data = jax.random.split(KEY, 3_000), np.arange(5, dtype=np.int32)
-    run = jitted(lambda learned, x: (x, {}), num_epochs=1, num_minibatches=1)
+    run = jitted(lambda learned, x, key: (x, {}), num_epochs=1, num_minibatches=1)
     orders = jax.jit(jax.vmap(lambda key: run(data, data, key)[0]))(keys)
     counts = (np.asarray(orders)[:, :, None] == np.arange(5)).sum(axis=0)  # [place, row]
     assert np.all(np.abs(counts - 600) < 110)  # The standard deviation is 22.
+
+
+def test_each_step_has_a_key_of_its_own():
+    run = jitted(
+        lambda learned, x, key: ((learned[0] + 1, learned[1].at[learned[0]].set(key)), {}),
+        num_epochs=2,
+        num_minibatches=4,
+    )
+    (_, keys), _ = run((0, np.zeros((8, 2), np.uint32)), DATA, KEY)
+    assert len(np.unique(np.concatenate([keys, KEY[None]]), axis=0)) == 9
 
 
 @pytest.mark.parametrize("stop_at", [0, 3, 5, 100, pytest.param(None, marks=pytest.mark.full)])

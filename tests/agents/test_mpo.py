@@ -95,28 +95,28 @@ def _linear_networks() -> ActorCriticNetworks:
 def test_the_critics_target_is_the_mean_over_the_lagged_policys_actions_and_priorities_are_the_errors() -> None:
     """With a lagged policy that is certain the mean is known; the online policy, elsewhere, has no part in it."""
     config = mpo.Config(prioritized=True, importance_exponent=0.5, num_samples=4)
-    loss = mpo.make_loss(_linear_networks(), config)
+    losses = mpo.make_losses(_linear_networks(), config)
     reward, discount = np.array([1.0, -1.0], np.float32), np.array([0.5, 0.0], np.float32)
     ones = np.ones((2, 1), np.float32)
     info = SampleInfo(np.array([0.4, 0.1]), np.full(2, 10), (), ())
     batch = ReplaySample(info, Transition(ones, 0.5 * ones, reward, discount, ones))
     certain = jnp.array([0.25, -20.0], jnp.float32)
     params = mpo.MPOParams(jnp.array([-0.9, 0.0]), jnp.float32(3.0), mpo.initial_duals(config, (1,)))
-    output = jax.jit(loss)(params, _state(params, certain, jnp.float32(8.0)), batch, KEY)
+    output = jax.jit(losses.critic)(params.critic, _state(params, certain, jnp.float32(8.0)), batch, KEY)
     errors = np.array([1.0 + 0.5 * 8.0 * 0.25, -1.0]) - 3.0 * 0.5
     np.testing.assert_allclose(output.priorities, np.abs(errors), rtol=1e-5)
-    np.testing.assert_allclose(output.metrics["critic_loss"], np.mean([0.5, 1.0] * errors**2), rtol=1e-5)
+    np.testing.assert_allclose(output.loss, np.mean([0.5, 1.0] * errors**2), rtol=1e-5)
 
 
 @pytest.mark.full
 def test_the_next_action_is_a_mean_over_samples_and_not_one_sample() -> None:
     """Of 2,000 actions of a wide policy the mean value is near that of its mean action."""
-    loss = mpo.make_loss(_linear_networks(), mpo.Config(num_samples=2_000))
+    losses = mpo.make_losses(_linear_networks(), mpo.Config(num_samples=2_000))
     ones, zeros = np.ones((2, 1), np.float32), np.zeros(2, np.float32)
     batch = ReplaySample((), Transition(ones, 0.0 * ones, zeros, zeros + 1.0, ones))
     params = mpo.MPOParams(jnp.zeros(2), jnp.float32(0.0), mpo.initial_duals(mpo.Config(), (1,)))
-    output = jax.jit(loss)(params, _state(params, jnp.array([0.3, 0.0]), jnp.float32(1.0)), batch, KEY)
-    np.testing.assert_allclose(output.metrics["critic_loss"], 0.3**2, atol=0.05)
+    output = jax.jit(losses.critic)(params.critic, _state(params, jnp.array([0.3, 0.0]), jnp.float32(1.0)), batch, KEY)
+    np.testing.assert_allclose(output.loss, 0.3**2, atol=0.05)
 
 
 def _state(params: mpo.MPOParams, target_policy: Any, target_critic: Any) -> mpo.State:

@@ -14,6 +14,7 @@ from agentkit.testing.chain import Chain, learned
 from agentkit.testing.learning import learns
 from agentkit.types import ReplaySample, Transition
 from tests.agents import settings
+from tests.agents.target_state import state_of_targets
 
 
 @pytest.mark.full
@@ -88,8 +89,8 @@ def test_its_loss_is_that_of_the_example() -> None:
     batch = ReplaySample((), Transition(observation, action, reward, discount, next_observation))
     loss = munchausen_dqn.make_loss(networks, agent.config)
     plugged = example.munchausen_loss(networks, dqn.Config(n_step=1))
-    expected = plugged(params, target, batch, jax.random.PRNGKey(0)).loss
-    np.testing.assert_allclose(jax.jit(loss)(params, target, batch, jax.random.PRNGKey(0)).loss, expected, rtol=1e-5)
+    given = params, state_of_targets(target), batch, jax.random.PRNGKey(0)
+    np.testing.assert_allclose(jax.jit(loss)(*given).loss, plugged(*given).loss, rtol=1e-5)
 
 
 @pytest.mark.full

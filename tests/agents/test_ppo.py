@@ -252,8 +252,8 @@ def test_the_kl_cost_doubles_and_halves_where_the_kl_is_beyond_its_target() -> N
 def test_a_kl_penalty_holds_the_policy_back_and_one_of_ones_own_does_as_much() -> None:
     def make_loss(networks: Any, config: Any) -> Any:
         def loss(*arguments: Any) -> Any:
-            total, metrics = ppo.make_loss(networks, config)(*arguments)
-            return total + 100.0 * metrics["kl"], metrics
+            output = ppo.make_loss(networks, config)(*arguments)
+            return output._replace(loss=output.loss + 100.0 * output.metrics["kl"])
 
         return loss
 
@@ -274,10 +274,10 @@ def test_advantages_are_normalised_in_each_minibatch_in_the_batch_or_not_at_all(
     def noting_loss(networks: Any, config: Any) -> Any:
         loss = ppo.make_loss(networks, config)
 
-        def noted(params: Any, coefficients: Any, batch: Any) -> Any:
-            moments = [jnp.sum(batch.advantage**n * batch.mask) / jnp.sum(batch.mask) for n in (1, 2)]
-            total, metrics = loss(params, coefficients, batch)
-            return total, {**metrics, "mean": moments[0], "square": moments[1]}
+        def noted(params: Any, state: Any, batch: Any, key: Any) -> Any:
+            rows, output = batch.data, loss(params, state, batch, key)
+            moments = [jnp.sum(rows.advantage**n * rows.mask) / jnp.sum(rows.mask) for n in (1, 2)]
+            return output._replace(metrics={**output.metrics, "mean": moments[0], "square": moments[1]})
 
         return noted
 

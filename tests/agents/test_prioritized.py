@@ -13,6 +13,7 @@ from agentkit.agents.common.experience import ReplayConfig
 from agentkit.agents.common.prioritized import PRIORITY_EPSILON, importance_weighted_loss
 from agentkit.replay.base import check_priorities
 from agentkit.types import ReplaySample, SampleInfo, Transition
+from tests.agents.target_state import state_of_targets
 
 INFO = SampleInfo(np.full(64, 1 / 64), np.full(64, 64), np.ones(64), np.ones(64, np.int32))
 
@@ -32,7 +33,9 @@ def of_values(agent: Any, *key: None) -> np.ndarray:
     q_values = jax.jit(lambda params, o: networks.q_values(networks.logits(params, *key, o), o))
     best = np.argmax(q_values(params, observation), -1)
     loss = jax.jit(agent.make_update.make_loss(networks, agent.config))
-    return np.asarray(loss(params, params, still(observation, best), jax.random.PRNGKey(1)).priorities)
+    return np.asarray(
+        loss(params, state_of_targets(params), still(observation, best), jax.random.PRNGKey(1)).priorities
+    )
 
 
 def of_d4pg() -> np.ndarray:

@@ -22,6 +22,7 @@ from agentkit.testing.learning import learns
 from agentkit.types import ReplaySample, SampleInfo, Step
 from agentkit.variables import VariableClient, VariableStore
 from tests.agents import settings
+from tests.agents.target_state import state_of_targets
 
 KEY = jax.random.PRNGKey(0)
 SMALL: dict[str, Any] = {
@@ -168,7 +169,8 @@ class Example:
 
             data = data._replace(**{name: tree.map_structure(add, getattr(data, name))})
         info = SampleInfo(np.full(2, 0.5), np.full(2, 2), np.ones(2), np.ones(2))
-        output = self._loss(*self.params, ReplaySample(info, data), KEY)
+        online, target = self.params
+        output = self._loss(online, state_of_targets(target), ReplaySample(info, data), KEY)
         return np.array([output.loss, *output.priorities])
 
 

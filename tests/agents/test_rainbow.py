@@ -13,6 +13,7 @@ from agentkit.testing.chain import Chain, learned, values
 from agentkit.testing.learning import learns
 from agentkit.types import ReplaySample, SampleInfo, Transition
 from tests.agents import settings
+from tests.agents.target_state import state_of_targets
 
 
 @pytest.mark.full
@@ -93,7 +94,7 @@ def _parts() -> tuple[Agent[nets.CategoricalNetwork], nets.CategoricalNetwork, A
 def test_each_items_loss_is_its_priority_and_rare_items_weigh_more() -> None:
     agent, networks, params, batch = _parts()
     key = jax.random.PRNGKey(1)
-    output = jax.jit(rainbow.make_loss(networks, agent.config))(params, params, batch, key)
+    output = jax.jit(rainbow.make_loss(networks, agent.config))(params, state_of_targets(params), batch, key)
     assert output.priorities is not None and output.priorities.shape == (4,) and np.all(output.priorities >= 0)
     weights = (np.array([0.4, 0.4, 0.1, 0.01]) * 50) ** -agent.config.importance_exponent
     expected = np.mean(weights / weights.max() * np.asarray(output.priorities))
@@ -111,7 +112,9 @@ def test_online_target_and_selecting_networks_have_noise_of_their_own() -> None:
         return networks.logits(given, key, observation)
 
     other = jax.jit(networks.init)(jax.random.PRNGKey(5))
-    rainbow.make_loss(networks._replace(logits=logits), agent.config)(params, other, batch, jax.random.PRNGKey(1))
+    rainbow.make_loss(networks._replace(logits=logits), agent.config)(
+        params, state_of_targets(other), batch, jax.random.PRNGKey(1)
+    )
     assert [(online, before) for online, _, before in seen] == [(True, True), (False, False), (True, False)]
     assert len({key for _, key, _ in seen}) == 3
 

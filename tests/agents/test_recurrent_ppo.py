@@ -15,6 +15,7 @@ from agentkit import networks as nets
 from agentkit.agents import ppo
 from agentkit.errors import ConfigError
 from agentkit.experiment import ExperimentConfig, run
+from agentkit.learning import loss_gradient
 from agentkit.testing.agent import AgentContract, Change
 from agentkit.testing.learning import learns
 from tests.agents import on_policy_settings
@@ -165,9 +166,8 @@ def test_loss_and_gradient_are_those_of_one_step_after_the_other(name: str) -> N
     minibatch = jax.tree.map(lambda x: np.asarray(x)[[2, 0]], rows)
     assert np.any(minibatch.memory.start_of_episode[:, 1:], axis=1).all()
     assert all(np.abs(core).max() > 0 for core in jax.tree.leaves(minibatch.memory.core))
-    coefficients = ppo.Coefficients(config.kl_cost, config.clip_epsilon, config.entropy_cost)
-    loss_and_gradient = jax.jit(jax.value_and_grad(ppo.make_loss(networks, config), has_aux=True))
-    (loss, metrics), grads = loss_and_gradient(params, coefficients, minibatch)
+    gradient = jax.jit(functools.partial(loss_gradient, ppo.make_loss(networks, config)))
+    grads, (loss, metrics, _) = gradient(params, training.state, batch._replace(data=minibatch), KEY)
     by_steps = jax.value_and_grad(functools.partial(loss_step_by_step, networks, config), has_aux=True)
     (right_loss, clipped), right = by_steps(params, minibatch)
     np.testing.assert_allclose(loss, right_loss, rtol=1e-4)

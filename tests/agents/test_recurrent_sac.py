@@ -151,7 +151,8 @@ class Example:
         info = SampleInfo(np.full(2, 0.5), np.full(2, 2), np.ones(2), np.ones(2))
         batch, state = ReplaySample(info, data), self.state
         output = jax.jit(self.losses.critic)(state.critics, state, batch, KEY)
-        policy_loss, entropy = jax.jit(self.losses.policy)(state.policy, state, batch, KEY)
+        policy_loss, metrics, _ = jax.jit(self.losses.policy)(state.policy, state, batch, KEY)
+        entropy = metrics["entropy"]
         return output.loss, output.priorities, policy_loss, entropy
 
     def learned(self, **changed: tuple[int, float]) -> tuple[np.ndarray, np.ndarray]:
@@ -263,7 +264,7 @@ def test_a_policys_gradient_reaches_its_memory_and_no_critic() -> None:
     batch = ReplaySample(info, example.data)
 
     def loss(policy: Any) -> jax.Array:
-        return example.losses.policy(policy, example.state, batch, KEY)[0]
+        return example.losses.policy(policy, example.state, batch, KEY).loss
 
     grads = jax.jit(jax.grad(loss))(example.state.policy)
     assert all(np.any(np.asarray(x) != 0) for x in jax.tree.leaves(grads))

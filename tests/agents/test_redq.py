@@ -103,8 +103,8 @@ def test_a_target_is_the_least_of_a_random_subset_without_replacement(subset_siz
 def test_the_policy_climbs_the_mean_of_all_critics() -> None:
     loss = redq.make_losses(_constant_networks(), redq.Config(num_critics=3)).policy
     critics = np.array([1.0, 2.0, 6.0], np.float32)
-    value, entropy = loss((), _state(critics, critics, 0.5), _batch(4), KEY)
-    np.testing.assert_allclose(value, -0.5 * entropy - 3.0, rtol=1e-6)
+    value, metrics, _ = loss((), _state(critics, critics, 0.5), _batch(4), KEY)
+    np.testing.assert_allclose(value, -0.5 * metrics["entropy"] - 3.0, rtol=1e-6)
 
 
 def test_the_loss_by_hand_and_priorities_are_mean_absolute_errors() -> None:

@@ -1,3 +1,4 @@
+import functools
 from typing import Any, ClassVar
 
 import jax
@@ -6,6 +7,7 @@ import pytest
 
 from agentkit import envs
 from agentkit.agents import reinforce
+from agentkit.learning import loss_gradient
 from agentkit.networks import PolicyCritic
 from agentkit.testing.agent import AgentContract
 from agentkit.testing.learning import learns
@@ -48,8 +50,8 @@ def test_the_gradient_weighs_actions_by_their_whole_return_less_the_baseline(kin
     update = reinforce.make_agent(config).make_update(networks)
     state = by_hand.state_of(update, params)
     rows = rows_of(networks, config, state, batch.data)
-    gradient = jax.grad(reinforce.make_losses(networks, config).policy, has_aux=True)
-    grads, _ = jax.jit(gradient)(params.policy, params, rows)
+    gradient = functools.partial(loss_gradient, reinforce.make_losses(networks, config).policy)
+    grads, _ = jax.jit(gradient)(params.policy, state, batch._replace(data=rows), jax.random.PRNGKey(0))
     assert jax.tree.structure(grads) == jax.tree.structure(expected)
     for grad, wanted in zip(jax.tree.leaves(grads), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(grad, wanted, rtol=1e-4, atol=1e-5)

@@ -75,11 +75,11 @@ def test_the_losses_by_hand_and_priorities_are_the_first_critics_absolute_errors
     weights = np.sqrt([0.25, 1.0, 0.5, 1 / 3])
     np.testing.assert_allclose(output.loss, np.mean(weights * 0.5 * np.sum(errors**2, axis=0)), rtol=1e-4)
 
-    value, entropy = jax.jit(losses.policy)(state.policy, state, batch, KEY)
+    value, metrics, _ = jax.jit(losses.policy)(state.policy, state, batch, KEY)
     action, log_prob = nets.sample_and_log_prob(networks.policy.apply(state.policy, STATES), KEY)
     q = np.min(twins(state.critics, STATES, action), axis=0)
     np.testing.assert_allclose(value, np.mean(0.3 * log_prob - q), rtol=1e-4)
-    np.testing.assert_allclose(entropy, -np.mean(log_prob), rtol=1e-5)
+    np.testing.assert_allclose(metrics["entropy"], -np.mean(log_prob), rtol=1e-5)
 
 
 @pytest.mark.full

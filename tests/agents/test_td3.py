@@ -7,6 +7,7 @@ import pytest
 
 from agentkit import envs, specs
 from agentkit.agents import td3
+from agentkit.learning import loss_gradient
 from agentkit.networks import ActorCriticNetworks, Network
 from agentkit.testing.agent import AgentContract
 from agentkit.testing.chain import Chain, learned, values
@@ -101,7 +102,7 @@ def test_the_policy_climbs_the_first_critic() -> None:
     losses = td3.make_losses(_linear_networks(), td3.Config())
     batch = _batch(np.ones((3, 1), np.float32), np.ones(3, np.float32))
     critics = np.array([[1.0, 7.0], [3.0, -5.0]], np.float32)
-    value, gradient = jax.value_and_grad(losses.policy)(jnp.float32(0.5), _state(critics, critics), batch, KEY)
+    gradient, (value, *_) = loss_gradient(losses.policy, jnp.float32(0.5), _state(critics, critics), batch, KEY)
     np.testing.assert_allclose([value, gradient], [-(1.0 + 0.5 * 7.0), -7.0], rtol=1e-6)
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from agentkit import envs, specs
 from agentkit.agents import td3_bc
+from agentkit.learning import loss_gradient
 from agentkit.networks import ActorCriticNetworks, Network
 from agentkit.testing.agent import AgentContract
 from agentkit.testing.chain import Chain, learned, values
@@ -56,9 +57,9 @@ def _state(critics: Any) -> td3_bc.State:
 
 
 def _policy_loss(policy: float, critics: Any, value_weight: float = 2.5) -> Any:
-    """Returns the loss and the cloning loss, and the gradient by the policy."""
+    """Returns the gradient by the policy, and the loss's output."""
     loss, state = _losses(value_weight).policy, _state(critics)
-    return jax.value_and_grad(loss, has_aux=True)(jnp.float32(policy), state, _batch(), state.key)
+    return loss_gradient(loss, jnp.float32(policy), state, _batch(), state.key)
 
 
 def _batch() -> ReplaySample:
@@ -73,9 +74,9 @@ def test_the_policys_loss_by_hand() -> None:
     scale = 2.5 / np.mean(np.abs(q))
     expected = np.mean((policy - action) ** 2 - scale * q)
     slope = np.mean(2.0 * (policy - action)) - scale * 2.0  # As if lambda were a constant.
-    (loss, cloning_loss), found = _policy_loss(policy, critics)
-    np.testing.assert_allclose((loss, found), (expected, slope), rtol=1e-5)
-    np.testing.assert_allclose(cloning_loss, np.mean((policy - action) ** 2), rtol=1e-5)
+    found, output = _policy_loss(policy, critics)
+    np.testing.assert_allclose((output.loss, found), (expected, slope), rtol=1e-5)
+    np.testing.assert_allclose(output.metrics["cloning_loss"], np.mean((policy - action) ** 2), rtol=1e-5)
 
 
 def test_the_distance_from_the_data_is_a_mean_over_the_actions_dimensions() -> None:
@@ -86,8 +87,8 @@ def test_the_distance_from_the_data_is_a_mean_over_the_actions_dimensions() -> N
     action = np.float32([[0.5, -0.5], [0.0, 1.0], [-1.0, 0.25]])
     batch = ReplaySample((), Transition(np.ones((3, 1), np.float32), action, np.ones(3), np.ones(3), ()))
     losses = td3_bc.make_losses(networks, td3_bc.Config())
-    _, cloning_loss = jax.jit(losses.policy)(jnp.float32(0.1), _state(()), batch, jax.random.PRNGKey(0))
-    np.testing.assert_allclose(cloning_loss, np.mean((0.1 - action) ** 2), rtol=1e-5)
+    output = jax.jit(losses.policy)(jnp.float32(0.1), _state(()), batch, jax.random.PRNGKey(0))
+    np.testing.assert_allclose(output.metrics["cloning_loss"], np.mean((0.1 - action) ** 2), rtol=1e-5)
 
 
 @pytest.mark.full

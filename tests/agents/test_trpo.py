@@ -125,7 +125,8 @@ def test_without_advantages_nothing_moves(name: str) -> None:
     rows = rows._replace(advantage=jnp.zeros_like(rows.advantage))
     params = training.state.variables.params
     networks, config = training.networks, training.agent.config
-    policy, metrics = trpo.improve_policy(networks, trpo.make_losses(networks, config), config, params, rows)
+    losses, batch = trpo.make_losses(networks, config), batch._replace(data=rows)
+    policy, metrics = trpo.improve_policy(networks, losses, config, training.state, batch, jax.random.PRNGKey(0))
     jax.tree.map(np.testing.assert_array_equal, policy, params.policy)
     assert metrics["step_fraction"] == 0.0 and all(np.isfinite(x) for x in metrics.values())
 

@@ -54,7 +54,7 @@ def test_the_policy_climbs_the_new_critic_and_then_the_targets_move(module: Modu
         critic=lambda critic, state, batch, key: LossOutput(
             0.5 * (critic - batch.data - state.target_policy) ** 2, {"seen": state.target_critic}, jnp.full(2, critic)
         ),
-        policy=lambda policy, state, batch, key: 0.5 * (policy - state.critic) ** 2,
+        policy=lambda policy, state, batch, key: LossOutput(0.5 * (policy - state.critic) ** 2, {}),
     )
     update = module.make_update(NETWORKS, losses, config)
     state, step = jax.jit(update.init)(KEY), jax.jit(update.update)
@@ -85,7 +85,7 @@ def test_crrs_policy_sees_the_new_critics_and_then_both_targets_follow() -> None
         critic=lambda critics, state, batch, key: LossOutput(
             0.5 * (critics - batch.data - state.target_policy - state.target_critics) ** 2, {}, jnp.full(2, critics)
         ),
-        policy=lambda policy, state, batch, key: 0.5 * (policy - state.critics) ** 2,
+        policy=lambda policy, state, batch, key: LossOutput(0.5 * (policy - state.critics) ** 2, {}),
     )
     update = crr.make_update(NETWORKS, losses, crr.Config(learning_rate=0.25, tau=0.1))
     state, step = jax.jit(update.init)(KEY), jax.jit(update.update)
@@ -111,7 +111,9 @@ def test_iqls_value_climbs_the_lagging_critics_and_these_follow_the_new_ones() -
     losses = iql.Losses(
         value=lambda value, state, batch, key: LossOutput(0.5 * (value - state.target_critics) ** 2, {}),
         critic=lambda critics, state, batch, key: LossOutput(0.5 * (critics - batch.data - state.value) ** 2, {}),
-        policy=lambda policy, state, batch, key: 0.5 * (policy - state.critics + 2.0 * state.value) ** 2,
+        policy=lambda policy, state, batch, key: LossOutput(
+            0.5 * (policy - state.critics + 2.0 * state.value) ** 2, {}
+        ),
     )
     networks = iql.Networks(NETWORKS.policy, NETWORKS.critic, Network(lambda key: jnp.float32(-0.5), None))
     update = iql.make_update(networks, losses, iql.Config(learning_rate=0.25, tau=0.1))
@@ -133,13 +135,16 @@ def test_iqls_value_climbs_the_lagging_critics_and_these_follow_the_new_ones() -
 
 
 def test_mpos_parts_step_at_once_and_targets_are_the_new_ones_at_every_second_update() -> None:
-    def loss(params: Any, state: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
-        critic = 0.5 * (params.critic - batch.data - state.target_policy) ** 2
-        policy = 0.5 * (params.policy - state.target_critic) ** 2
-        return LossOutput(critic + policy + jnp.sum(params.duals.log_temperature), {})
-
+    losses = mpo.Losses(
+        critic=lambda critic, state, batch, key: LossOutput(
+            0.5 * (critic - batch.data - state.target_policy) ** 2, {}, jnp.full(2, critic)
+        ),
+        policy=lambda params, state, batch, key: LossOutput(
+            0.5 * (params[0] - state.target_critic) ** 2 + jnp.sum(params[1].log_temperature), {}
+        ),
+    )
     rates = {"policy_learning_rate": 0.5, "critic_learning_rate": 0.25, "dual_learning_rate": 100.0}
-    update = mpo.make_update(NETWORKS, loss, mpo.Config(**rates, target_update_period=2, max_grad_norm=1e6))
+    update = mpo.make_update(NETWORKS, losses, mpo.Config(**rates, target_update_period=2, max_grad_norm=1e6))
     state, step = jax.jit(update.init)(KEY), jax.jit(update.update)
     policy, critic = _Adam(state.params.policy, 0.5), _Adam(state.params.critic, 0.25)
     target_policy, target_critic = policy.value, critic.value
@@ -159,7 +164,7 @@ def test_mpos_parts_step_at_once_and_targets_are_the_new_ones_at_every_second_up
 def test_policy_and_targets_move_at_every_third_update_only(module: ModuleType) -> None:
     def policy_loss(policy: Any, state: Any, batch: ReplaySample, key: jax.Array) -> Any:
         loss = 0.5 * (policy - state.critics) ** 2
-        return loss if module is td3 else (loss, policy)
+        return LossOutput(loss, {"cloning_loss": policy})
 
     losses = module.Losses(
         critic=lambda critics, state, batch, key: LossOutput((critics - batch.data) ** 2, {}), policy=policy_loss
@@ -182,8 +187,11 @@ def test_policy_and_targets_move_at_every_third_update_only(module: ModuleType) 
     assert seen[0] == seen[1] == 0.0 != seen[2] == seen[3] == seen[4] != seen[5] == seen[6]
 
 
-def _soft_losses(module: ModuleType) -> Any:
-    """The critics' loss has the policy and the targets in it, the policy's the critics; entropy is the policy."""
+def _soft_losses(module: ModuleType, networks: Any, config: Any) -> Any:
+    """The critics' loss has the policy and the targets in it, the policy's the critics; entropy is the policy.
+
+    The temperature's is the agent's own.
+    """
 
     def critics_of(tree: Any) -> jax.Array:
         return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(tree))
@@ -193,13 +201,17 @@ def _soft_losses(module: ModuleType) -> Any:
         loss = critics_of(critics) * (critics_of(targets) + state.policy * jnp.exp(state.log_alpha))
         return LossOutput(loss, {"q": critics_of(critics)})
 
-    def policy_loss(policy: Any, state: Any, batch: ReplaySample, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def policy_loss(policy: Any, state: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
         critics = state.ensemble if module is redq else state.critics
-        return policy * critics_of(critics) * jnp.exp(state.log_alpha), policy
+        return LossOutput(policy * critics_of(critics) * jnp.exp(state.log_alpha), {"entropy": policy})
 
-    if module is cql:
-        return cql.Losses(critic_loss, lambda critics, *_: LossOutput(0.0 * critics_of(critics), {}), policy_loss)
-    return module.Losses(critic_loss, policy_loss)
+    def no_penalty(critics: Any, *_: Any) -> LossOutput:
+        return LossOutput(0.0 * critics_of(critics), {})
+
+    changed = {"conservative": no_penalty} if module is cql else {}
+    critic = Network(networks.critic.init, lambda *_: None)  # Of which REDQ and DroQ make an ensemble.
+    own = module.make_losses(networks._replace(critic=critic), config)
+    return own._replace(critic=critic_loss, policy=policy_loss, **changed)
 
 
 def _soft_update(module: ModuleType, networks: Any = NETWORKS, **changes: Any) -> Any:
@@ -214,7 +226,8 @@ def _soft_update(module: ModuleType, networks: Any = NETWORKS, **changes: Any) -
     settings = {"learning_rate": 0.1, "tau": 0.5, "initial_temperature": 0.5, **own, **delay, **changes}
     if module is discrete_sac:
         networks = discrete_sac.Networks(NETWORKS.policy, NETWORKS.critic, 2)
-    return module.make_update(networks, _soft_losses(module), module.Config(**settings))
+    config = module.Config(**settings)
+    return module.make_update(networks, _soft_losses(module, networks, config), config)
 
 
 SOFT = [sac, recurrent_sac, discrete_sac, cql, redq, droq]

@@ -92,8 +92,8 @@ def _summed(network, config):
 
     loss = dqn.make_loss(network, config)
 
-    def of_sum(params, target_params, batch, key):
+    def of_sum(params, state, batch, key):
         rewards = sum(jax.tree.leaves(batch.data.reward))
-        return loss(params, target_params, batch._replace(data=batch.data._replace(reward=rewards)), key)
+        return loss(params, state, batch._replace(data=batch.data._replace(reward=rewards)), key)
 
     return of_sum

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentkit import experiment
-from agentkit.agents import dqn, ppo, sac
+from agentkit.agents import dqn, ppo, sac, td3
 from agentkit.envs.catch import Catch
 from agentkit.envs.point_mass import PointMass
 
@@ -21,11 +21,24 @@ BUDGETS = {
     "sac_extra_critic_loss": (8, sac.Config(**REPLAY)),
     "sac_auxiliary_model": (20, sac.Config(**REPLAY)),
     "sac_mean_target": (9, sac.Config(**REPLAY)),
-    "sac_learning_rates": (3, sac.Config(**REPLAY)),
+    "sac_learning_rates": (2, sac.Config(**REPLAY)),
+    "sac_temperature_loss": (6, sac.Config(**REPLAY)),
+    "td3_optimizers": (1, td3.Config(**REPLAY)),
     "ppo_batch_advantages": (1, ppo.Config(**SEGMENTS)),
     "ppo_kl_penalty": (6, ppo.Config(**SEGMENTS)),
-    "dqn_rmsprop": (3, dqn.Config(**REPLAY)),
+    "ppo_adamw": (1, ppo.Config(**SEGMENTS)),
+    "ppo_returns_to_go": (8, ppo.Config(**SEGMENTS)),
+    "dqn_rmsprop": (1, dqn.Config(**REPLAY)),
     "dqn_boltzmann": (8, dqn.Config(**REPLAY)),
+}
+
+# What a run folder names of edits that have no function of their own.
+NAMED = {
+    "ppo_batch_advantages": "",
+    "ppo_adamw": "optax._src.alias:adamw",
+    "td3_optimizers": "optax._src.alias:adamw",
+    "dqn_rmsprop": "optax._src.alias:rmsprop",
+    "sac_learning_rates": "agentkit.learning.optimizers:adam",
 }
 
 
@@ -73,7 +86,7 @@ def test_lines_are_counted() -> None:
 @pytest.mark.parametrize("name", BUDGETS)
 def test_a_killed_run_of_an_edit_goes_on_from_its_folder_as_itself(name, tmp_path, monkeypatch) -> None:
     agent = importlib.import_module(f"examples.edits.{name}").make_agent(BUDGETS[name][1])
-    environment, simulator = ("point_mass", PointMass) if name.startswith("sac") else ("catch", Catch)
+    environment, simulator = ("point_mass", PointMass) if name.startswith(("sac", "td3")) else ("catch", Catch)
     plan = experiment.ExperimentConfig(
         agent, f"agentkit:{environment}", 120, evaluation_period=0, checkpoint_period=40, run_directory=tmp_path / "run"
     )
@@ -91,7 +104,8 @@ def test_a_killed_run_of_an_edit_goes_on_from_its_folder_as_itself(name, tmp_pat
 
     assert experiment.read_config(tmp_path / "run").describe() == plan.describe()
     described = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert name == "ppo_batch_advantages" or f"examples.edits.{name}" in json.dumps(described["agent_parts"])
+    named = NAMED.get(name, f"examples.edits.{name}")
+    assert named in json.dumps(described["agent_parts"])
     result = experiment.resume(tmp_path / "run")
     assert result.steps == 120 and result.updates > 0
     assert experiment.evaluate(tmp_path / "run", num_episodes=1)["steps"] == 120

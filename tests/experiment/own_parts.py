@@ -18,7 +18,7 @@ SMALL = dqn.Config(hidden_sizes=(4,), batch_size=4, min_replay_size=10, replay_s
 def make_zero_loss(network, config):
     """A loss that teaches nothing: with it, parameters stay as they are."""
 
-    def loss(params, target_params, batch, key):
+    def loss(params, state, batch, key):
         return LossOutput(0.0 * jnp.sum(network.apply(params, batch.data.observation)), {})
 
     return loss

@@ -50,8 +50,8 @@ def loss_with_columns(networks, config):
     """DQN's, which also tells how far the columns are from what the observations say."""
     loss = dqn.make_loss(networks, config)
 
-    def checked(params, target_params, batch, key):
-        output = loss(params, target_params, batch, key)
+    def checked(params, state, batch, key):
+        output = loss(params, state, batch, key)
         data, columns = batch.data, batch.data.extras
         wrong = jnp.abs(columns["t"] - data.observation[:, 1]) + jnp.abs(
             columns["info.height"] - 10 * (columns["t"] + 1)

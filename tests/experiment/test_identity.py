@@ -255,7 +255,7 @@ _MODULE = """
         return SCALE * x  # A comment.
 
     def make_loss(network, config):
-        def loss(params, target_params, batch, key):
+        def loss(params, state, batch, key):
             return LossOutput(scaled(jnp.sum(network.apply(params, batch.data.observation))), {})
         return loss
 

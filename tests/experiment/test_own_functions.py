@@ -30,7 +30,7 @@ def no_return(networks: Any, config: Any) -> Any:
 
 
 def loss_of_two(network: Any, config: Any) -> Any:
-    return lambda params, target_params, batch, key: (jnp.zeros(()), {})
+    return lambda params, state, batch, key: (jnp.zeros(()), {})
 
 
 def wrong_shapes(networks: Any, config: Any) -> Any:
@@ -113,8 +113,8 @@ def test_what_works_is_taken_with_an_add_on_around_it_and_without_compiling() ->
     def make_loss(network: Any, config: Any) -> Any:
         stock = dqn.make_loss(network, config)
 
-        def loss(params: Any, target_params: Any, batch: Any, key: Any) -> Any:
-            output = stock(params, target_params, batch, key)
+        def loss(params: Any, state: Any, batch: Any, key: Any) -> Any:
+            output = stock(params, state, batch, key)
             if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
                 float(output.loss)  # Numbers, which nothing that is traced has.
             return output

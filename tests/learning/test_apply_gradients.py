@@ -14,7 +14,7 @@ pytestmark = pytest.mark.both_stacks
 
 
 def make_update(optimizer=None, target_update=None):
-    def loss(params, target_params, batch, key):
+    def loss(params, state, batch, key):
         errors = batch.data @ params["w"] + params["b"] - 1.0
         noise = jax.random.normal(key, ())
         return LossOutput(jnp.mean(errors**2) + 0.1 * noise * params["b"], {})

@@ -36,8 +36,8 @@ def _init(key: jax.Array, hidden: int = 3) -> dict[str, Any]:
     return {"w": jax.random.normal(keys[0], (2, hidden)), "v": jax.random.normal(keys[1], (hidden,))}
 
 
-def _loss(params: Any, target_params: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
-    target = jax.lax.stop_gradient(jnp.tanh(batch.data["x"] @ target_params["w"]) @ target_params["v"])
+def _loss(params: Any, state: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
+    target = jax.lax.stop_gradient(jnp.tanh(batch.data["x"] @ state.target_params["w"]) @ state.target_params["v"])
     error = jnp.tanh(batch.data["x"] @ params["w"]) @ params["v"] - batch.data["y"] - 0.1 * target
     weighted = error * jnp.asarray(batch.info.probability, jnp.float32)
     noise = jax.random.normal(key)
@@ -428,8 +428,8 @@ def test_each_update_is_told_how_many_were_made_before(num_updates: int) -> None
 
 
 def test_it_says_once_that_values_are_at_the_end_of_their_support() -> None:
-    def loss(params: Any, target_params: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
-        output = _loss(params, target_params, batch, key)
+    def loss(params: Any, state: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
+        output = _loss(params, state, batch, key)
         return output._replace(metrics={"at_edge": jnp.float32(0.25)})
 
     update = sgd(loss, _init, optax.adam(0.05), periodic(2))

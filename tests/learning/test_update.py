@@ -21,9 +21,9 @@ def _init(key: jax.Array) -> dict[str, jax.Array]:
     return {"w": jax.random.normal(key, (2,))}
 
 
-def _loss(params: Any, target_params: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
+def _loss(params: Any, state: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
     error = batch.data["x"] @ params["w"] - batch.data["y"]
-    target = () if target_params == () else target_params["w"]
+    target = () if state.target_params == () else state.target_params["w"]
     metrics = {"noise": jax.random.uniform(key), "target": jnp.sum(jnp.asarray(target))}
     return LossOutput(0.5 * jnp.mean(error**2), metrics, jnp.abs(error))
 

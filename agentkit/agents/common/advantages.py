@@ -1,9 +1,9 @@
-"""Advantages by GAE(lambda) of a batch of segments, and the rows of them that a gradient step sees."""
+"""Advantages of a batch of segments, and the rows of them that a gradient step sees."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from agentkit import losses
 from agentkit import networks as nets
 from agentkit.actors import PolicyVariables
-from agentkit.types import Nest, Params, Step, has_action, has_observation
+from agentkit.types import LossOutput, Nest, Params, ReplaySample, Step, has_action, has_observation
 
 
 class Minibatch(NamedTuple):
@@ -36,8 +36,47 @@ class Minibatch(NamedTuple):
     memory: nets.Memory | None = None
 
 
-MinibatchLoss = Callable[..., tuple[jax.Array, dict[str, jax.Array]]]
-"""``(params, ..., minibatch) -> (loss [], metrics)``."""
+class Trajectories(NamedTuple):
+    """Holds segments as estimators of advantages and targets see them, in units of the rewards.
+
+    Attributes:
+        reward: float32 ``[B, T]``.
+        discount: gamma times the environment's discount ``[B, T]``; 0 at a termination, and in rows without an action.
+        values: of the rows' observations, and of the one that follows them ``[B, T + 1]``.
+        mask: 0 in rows without an action, which come between two episodes, else 1 ``[B, T]``.
+        log_ratio: of the newest policy to the one that acted ``[B, T]``; ``()`` where they are the same.
+    """
+
+    reward: jax.Array
+    discount: jax.Array
+    values: jax.Array
+    mask: jax.Array
+    log_ratio: jax.Array | tuple[()] = ()
+
+
+class HasLambda(Protocol):
+    """Has the settings of GAE."""
+
+    @property
+    def gae_lambda(self) -> float:
+        """From 0 (one-step errors) to 1 (whole returns)."""
+        ...
+
+
+ConfigIn = TypeVar("ConfigIn", contravariant=True)
+
+
+class EstimateAdvantages(Protocol[ConfigIn]):
+    """Estimates advantages: ``(segments, config) -> advantages [B, T]``."""
+
+    def __call__(self, segments: Trajectories, config: ConfigIn) -> jax.Array:
+        """Returns a number for each row; what it is in rows without an action does not count."""
+        ...
+
+
+def estimate_advantages(segments: Trajectories, config: HasLambda) -> jax.Array:
+    """Returns the advantages ``[B, T]`` by GAE(lambda) (Schulman et al. 2016)."""
+    return losses.generalized_advantages(*segments[:4], config.gae_lambda)
 
 
 class Advantages(NamedTuple):
@@ -59,26 +98,26 @@ def compute_advantages(
     variables: PolicyVariables,
     returns: nets.RunningStatistics,
     segments: Step,
+    estimate: Callable[[Trajectories], jax.Array],
     *,
     discount: float,
-    gae_lambda: float,
     normalize_values: bool,
 ) -> Advantages:
-    """Computes advantages and value targets of segments by GAE(lambda) (Schulman et al. 2016).
+    """Computes advantages and value targets of segments.
 
     Args:
         networks: policy and value.
         variables: parameters, and the statistics that observations are normalised by: those of the policy that acted.
         returns: statistics of value targets ``[]`` before this batch.
         segments: leaves ``[B, T + 1, ...]``.
+        estimate: ``trajectories -> advantages [B, T]``.
         discount: gamma.
-        gae_lambda: from 0 (one-step errors) to 1 (whole returns).
         normalize_values: whether the value network predicts normalised returns.
     """
     valued = value_segments(networks, variables, returns, segments, normalize_values)
     mask = has_action(segments.start_of_episode)  # [B, T]
     reward, env_discount = (x[:, :-1].astype(jnp.float32) for x in (segments.reward, segments.discount))
-    advantage = losses.generalized_advantages(reward, discount * env_discount, valued.values, mask, gae_lambda)
+    advantage = estimate(Trajectories(reward, discount * env_discount, valued.values, mask))
     return make_rows(networks, valued, returns, segments, advantage, normalize_values)
 
 
@@ -169,17 +208,25 @@ def merge_time(x: jax.Array) -> jax.Array:
     return x.reshape(-1, *x.shape[2:])
 
 
+def with_rows(batch: ReplaySample[Step], rows: Minibatch) -> ReplaySample[Minibatch]:
+    """Returns a batch of segments with rows in their place, and all else that it has."""
+    return ReplaySample(batch.info, rows, batch.num_updates, batch.num_steps)
+
+
 def value_loss(
-    networks: nets.PolicyValue, critic: Params, params: nets.PolicyCritic, rows: Minibatch
-) -> tuple[jax.Array, dict[str, jax.Array]]:
+    networks: nets.PolicyValue, critic: Params, state: Any, batch: ReplaySample[Minibatch], key: jax.Array
+) -> LossOutput:
     """Returns half the mean squared error ``[]`` of the value from its target, and the same as a metric.
 
     Args:
         networks: of policy and value, whose parameters are apart.
         critic: parameters of the value.
-        params: parameters of the policy, which the value does not depend on.
-        rows: of segments.
+        state: has in its variables the parameters of the policy, which the value does not depend on.
+        batch: rows of segments.
+        key: of nothing.
     """
-    _, value = networks.apply(params._replace(critic=critic), rows.observation)
+    del key
+    rows = batch.data
+    _, value = networks.apply(state.variables.params._replace(critic=critic), rows.observation)
     loss = losses.masked_mean(0.5 * jnp.square(value - rows.target), rows.mask)
-    return loss, {"value_loss": loss}
+    return LossOutput(loss, {"value_loss": loss})

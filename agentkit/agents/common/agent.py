@@ -10,6 +10,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from agentkit.actors import Policy
 from agentkit.adders.columns import with_columns
+from agentkit.agents.common.optimizers import check_optimizer
 from agentkit.core import Adder, BatchPlan
 from agentkit.errors import ConfigError, Function, SpecError, says_what_was_meant
 from agentkit.learning import Update
@@ -166,6 +167,30 @@ class UpdateOfLoss(Generic[Networks, Losses, Config]):
         return self.make_update(networks, loss, self.config)
 
 
+def given(function: Function, **own: Any) -> Function:
+    """Returns a function of an algorithm's file with those of its keywords bound that a user gave.
+
+    Args:
+        function: the file's own, or the user's.
+        own: parts by the names of its keywords; None for those that were not given.
+
+    Raises:
+        ConfigError: the function is the user's, and takes no such part.
+    """
+    own = {name: part for name, part in own.items() if part is not None}
+    if not own:
+        return function
+    parameters = inspect.signature(function).parameters
+    for name in own:
+        if name not in parameters and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+            called = getattr(function, "__qualname__", repr(function))
+            raise ConfigError(
+                f"{name}: {called}, which would use it, takes no argument of that name. Give it one, or leave {name} "
+                "out of make_agent."
+            )
+    return cast(Function, functools.partial(function, **own))
+
+
 def checks_parts(make_agent: Function) -> Function:
     """Makes a `make_agent` refuse parts that cannot be called as its own are, in the words of `says_what_was_meant`."""
     call, stock = says_what_was_meant(make_agent), inspect.signature(make_agent).parameters
@@ -175,8 +200,13 @@ def checks_parts(make_agent: Function) -> Function:
         for name, part in parts.items():
             if name in stock and part is not stock[name].default and part is not None and name != "config":
                 check_is_jax(name, part)
+                if name == "optimizer":
+                    check_optimizer(part)
                 if name.startswith("make_"):
                     _check_called_as(name, part, stock[name].default, has_torso=parts.get("torso") is not None)
+                if name.startswith("estimate_"):
+                    own = inspect.signature(stock["make_update"].default).parameters[name].default
+                    _check_called_as(name, part, own, has_torso=False)
         return call(*args, **parts)
 
     return cast(Function, checked)

@@ -20,11 +20,11 @@ Fitted = tuple[Params, "optax.OptState"]
 """Parameters, and the state of their optimiser."""
 
 Step = Callable[[Learned, Data], tuple[Learned, dict[str, Array]]]
-"""``(learned, minibatch) -> (learned, metrics)``."""
+"""``(learned, data) -> (learned, metrics)``."""
 
 
 def run_epochs(
-    step: Step[Learned, Data],
+    step: Callable[[Learned, Data, jax.Array], tuple[Learned, dict[str, Array]]],
     learned: Learned,
     data: Data,
     key: jax.Array,
@@ -35,7 +35,7 @@ def run_epochs(
     """Takes a step on every minibatch of every epoch, each epoch in an order of its own.
 
     Args:
-        step: on one minibatch, leaves ``[size / num_minibatches, ...]``.
+        step: ``(learned, minibatch, key) -> (learned, metrics)``, leaves ``[size / num_minibatches, ...]``.
         learned: what the steps change, e.g. parameters and the optimiser's state.
         data: leaves ``[size, ...]``; `num_minibatches` must divide the size.
         key: PRNG key ``uint32[2]``.
@@ -46,12 +46,18 @@ def run_epochs(
         The newest of `learned`, and the metrics' means over the minibatches.
     """
     orders = minibatch_orders(key, jax.tree.leaves(data)[0].shape[0], num_epochs, num_minibatches)
+    keys = step_keys(key, num_epochs, num_minibatches)
     learned, metrics = jax.lax.scan(
-        lambda learned, indices: step(learned, rows_at(data, indices)),
+        lambda learned, turn: step(learned, rows_at(data, turn[0]), turn[1]),
         learned,
-        orders.reshape(num_epochs * num_minibatches, -1),
+        jax.tree.map(lambda x: x.reshape(num_epochs * num_minibatches, -1), (orders, keys)),
     )
     return learned, jax.tree.map(jnp.mean, metrics)
+
+
+def step_keys(key: Array, num_epochs: int, num_minibatches: int) -> Array:
+    """Returns a key for each step, uint32 ``[num_epochs, num_minibatches, 2]``; none is one of `minibatch_orders`."""
+    return jax.random.split(jax.random.fold_in(key, 2**32 - 1), (num_epochs, num_minibatches))
 
 
 def rows_at(data: Data, indices: Array) -> Data:

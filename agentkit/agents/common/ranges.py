@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple, TypeGuard
 
 from agentkit.errors import ConfigError
-from agentkit.learning.schedules import Schedule
+from agentkit.learning.schedules import Schedule, unit_of
 
 
 class Range(NamedTuple):
@@ -71,6 +71,7 @@ Sizes = Annotated[
     ),
 ]
 
+_FUNCTION = typing.get_args(Schedule)[-1]
 _BY_STEPS = "by steps"
 ScheduleOfSteps = Annotated[Schedule, _BY_STEPS]
 
@@ -104,7 +105,8 @@ def check_ranges(config: object) -> None:
     """Refuses a field whose value is not in the `Range` of its type.
 
     None is taken by a field such as ``Count | None``, and a schedule by one such as ``Positive | Schedule``, where all
-    of the schedule's values must be in the range. A schedule may also reach 0. Where the type has `ScheduleOfSteps`,
+    of the schedule's values must be in the range, or of a function, such as a schedule of optax's, the value after 0
+    updates. A schedule may also reach 0. Where the type has `ScheduleOfSteps`,
     the schedule must count steps.
 
     Raises:
@@ -129,18 +131,43 @@ def check_setting(cls: type, name: str, value: Any) -> None:
     taken = typing.get_args(_hints_of(cls)[name])
     if value is None and type(None) in taken:
         return
-    scheduled = isinstance(value, Schedule) and type(value) in taken
+    if callable(value) and ranges_of(cls)[name] and _FUNCTION not in taken:
+        raise _refuse_schedule(cls, name, value)
+    scheduled = callable(value) and _FUNCTION in taken
     if _is_whole(value) and not -_LARGEST <= value <= _LARGEST:
         raise ConfigError(f"{name} must be a whole number of 64 bits, at most {_LARGEST:,}, found {value}.")
     for of_field in ranges_of(cls)[name]:
-        for each in value.extremes if scheduled else (value,):
+        for each in _extremes(name, value) if scheduled else (value,):
             if not of_field.holds(each) and not (scheduled and each == 0):
                 found = f"the string {value!r}" if isinstance(value, str) else value
-                is_schedule = isinstance(value, str) and any(part in typing.get_args(Schedule) for part in taken)
+                is_schedule = isinstance(value, str) and _FUNCTION in taken
                 advice = " A schedule is an object here: learning.Linear(1e-3, 0.0, 100_000)." if is_schedule else ""
                 raise ConfigError(f"{name} must be {of_field.expected}, found {found}.{advice}")
-    if scheduled and value.by != "steps" and _BY_STEPS in _metadata_of(cls)[name]:
+    if scheduled and unit_of(value) != "steps" and _BY_STEPS in _metadata_of(cls)[name]:
         raise ConfigError(f'{name} must be a schedule by="steps", found {value}: an actor counts no updates.')
+
+
+def _extremes(name: str, schedule: Any) -> tuple[float, ...]:
+    """Returns the values between which all others are; of a function the one after 0 updates, the only known one."""
+    if hasattr(schedule, "extremes") and not isinstance(schedule, type):
+        extremes: tuple[float, ...] = schedule.extremes
+        return extremes
+    try:
+        return (float(schedule(0)),)
+    except Exception as error:
+        raise ConfigError(
+            f"{name} must be a number or a schedule: learning.Linear(1e-3, 0.0, 100_000), or one of optax's, a "
+            f"function of the count of updates; found {schedule}, which says of 0: {error}"
+        ) from error
+
+
+def _refuse_schedule(cls: type, name: str, value: object) -> ConfigError:
+    expected = " or ".join(of_field.expected for of_field in ranges_of(cls)[name]) or "a plain value"
+    schedulable = ", ".join(field for field, hint in _hints_of(cls).items() if _FUNCTION in typing.get_args(hint))
+    return ConfigError(
+        f"{name} must be {expected}, found {value!r:.80}. It takes no schedule"
+        + f"; {schedulable} do." * bool(schedulable)
+    )
 
 
 def unranged(cls: type) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import collections.abc
 import dataclasses
 import json
 import types
@@ -116,6 +117,8 @@ def type_name(annotation: Any) -> str:
         return " | ".join(dict.fromkeys(names))
     if annotation is type(None):
         return "None"
+    if typing.get_origin(annotation) is collections.abc.Callable:
+        return "schedule"  # Of optax's, which only Python can give.
     if typing.get_origin(annotation) is typing.Literal:
         return " | ".join(map(repr, typing.get_args(annotation)))
     return annotation.__name__ if type(annotation) is type else str(annotation).replace("typing.", "")

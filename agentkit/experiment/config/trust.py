@@ -28,6 +28,7 @@ _PARTS = (
     "agentkit.replay.table",
     "agentkit.types",
     "agentkit.wrappers",
+    "optax._src.alias",  # The optimisers; all that is defined there makes one of its arguments, and does nothing else.
     *(f"agentkit.envs.{name}" for name in ("bandit", "catch", "deep_sea", "memory_chain", "point_mass", "reach_goal")),
 )
 # Modules beside those that connect to an address, start a program, or write where their settings say.
