@@ -22,8 +22,10 @@ from agentkit.errors import ConfigError, says_what_was_meant
 from agentkit.experiment.config.evaluation_plan import LONGEST_LIMIT, evaluation_plan, warn_of_cut
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.policies.agent_parts import find_policy, make_parts
-from agentkit.experiment.policies.loading import LoadedPolicy, load
+from agentkit.experiment.policies.loaded_policy import LoadedPolicy
+from agentkit.experiment.policies.loading import load
 from agentkit.experiment.policies.make_actor import add_columns, make_actor, make_loop
+from agentkit.experiment.policies.own_actor import OwnActing
 from agentkit.experiment.policies.restore_policy import check_fits, restore_policy
 from agentkit.specs import is_batched, make_environment_spec
 from agentkit.types import Array, Nest
@@ -126,7 +128,7 @@ def _check_number(steps: int | None, episodes: int | None) -> None:
 @contextlib.contextmanager
 def _acting(
     source: Any, checkpoint: str | int, explore: bool, options: dict[str, Any]
-) -> Iterator[tuple[ExperimentConfig, Policy | CompiledPolicy, VariableStore, int]]:
+) -> Iterator[tuple[ExperimentConfig, Policy | CompiledPolicy | OwnActing, VariableStore, int]]:
     """Yields what acts and in what: experiment, policy, where the parameters are, and the steps of its training."""
     is_file = isinstance(source, str | pathlib.Path) and (pathlib.Path(source).is_file() or str(source)[:3] == "hf:")
     if is_file:
@@ -147,7 +149,7 @@ def _acting(
             experiment = dataclasses.replace(source.origin.experiment, **options)
         with contextlib.closing(experiment.make_environment(0)) as made:
             check_fits(make_environment_spec(made), source.agent_observation_spec, source.agent_action_spec)
-        yield experiment, source.pure_policy, store, 0
+        yield experiment, source.acting, store, 0
     elif isinstance(source, ExperimentConfig) and source.run_directory is None:
         experiment = ExperimentConfig(**{**vars(source), **options})
         with contextlib.closing(experiment.make_environment(experiment.seed)) as made:
@@ -164,7 +166,7 @@ def _acting(
 def _play(
     experiment: ExperimentConfig,
     environment: Any,
-    policy: Policy | CompiledPolicy,
+    policy: Policy | CompiledPolicy | OwnActing,
     store: VariableStore,
     start: tuple[int, int],
     steps: int | None,
