@@ -3,12 +3,14 @@
 One process, written out (`agentkit.experiment.local` is this loop with evaluation and saving):
 
     environment = agentkit.envs.make("agentkit:catch", seed=0)
-    replay = InProcessReplay([table], seed=0)                 # where items live
-    adder = NStepAdder(replay.writer(history=2), spec, tables="transitions", n=1, discount=0.99)
+    spec = make_environment_spec(environment)
+    replay = InProcessReplay(make_tables(spec), seed=0)       # where items live
+    adder = make_adder(replay, spec)                          # such as an NStepAdder
     dataset = ReplayDataset(replay, BatchPlan("transitions", batch_size=64))
-    store = VariableStore()                                   # where parameters are published
-    learner = Learner(update, dataset, key, callbacks=LearnerCallbacks(publisher=store))
-    actor = PolicyActor(policy, key, VariableClient(store), adder)
+    variables = VariableStore()                               # where parameters are published
+    learner = make_learner(LearnerParts(spec, dataset))       # such as a learning.Learner of an update
+    actor = make_actor(ActorParts(spec, adder, VariableClient(variables)))  # such as a PolicyActor
+    variables.publish(0, learner.variables())
 
     timestep = environment.reset()
     actor.observe_first(timestep)
@@ -17,7 +19,8 @@ One process, written out (`agentkit.experiment.local` is this loop with evaluati
         timestep = environment.step(action)
         actor.observe(action, timestep)   # the adder writes to replay
         while dataset.ready():            # replay's rate limit says whose turn it is
-            learner.step()                # one call: K gradient steps, then publish
+            learner.step()                # one call: K gradient steps
+            variables.publish(learner.num_updates_done, learner.variables())
         actor.update()                    # fetch the newest parameters
 
 In a launched program the same objects sit in different processes: actors run the loop above
@@ -26,7 +29,7 @@ without the learner, the learner runs `while True: learner.step()`, and replay i
 What an algorithm contributes (networks, policy, update, and what is stored and drawn) is one value, an `agentkit.Agent`
 (`agentkit/agents/common/agent.py`): each file of `agentkit.agents` makes one. Its actor and its learner can be any that
 have the methods below: ``make_actor(ActorParts(...)) -> Actor`` and ``make_learner(LearnerParts(...)) -> Learner``, and
-`agentkit.compose` makes an agent of such functions (docs/compose_an_agent.md).
+`agentkit.compose` makes an agent of the four functions above (docs/compose_an_agent.md).
 
 None of these interfaces needs JAX.
 """

@@ -18,9 +18,10 @@ from agentkit.envs.catch import Catch
 from agentkit.errors import CheckpointError, ConfigError, NonFiniteError, SpecError
 from agentkit.learning import rate_limit
 from agentkit.replay import InProcessReplay, Table
-from examples import tabular_q_learning
-from examples.tabular_q_learning import CONFIG, QActor, QLearner, make_agent
+from tests.experiment.own_box_examples import FOLDER, human_at_the_keyboard, planner, tabular_q_learning
 
+CONFIG, QActor, QLearner = tabular_q_learning.CONFIG, tabular_q_learning.QActor, tabular_q_learning.QLearner
+make_agent = tabular_q_learning.make_agent
 CLOSED: list[str] = []
 
 
@@ -272,3 +273,38 @@ def test_stock_boxes_are_recorded_as_before() -> None:
     ).describe()
     assert record["agent_parts"].keys() == {"config", "experience", "make_networks", "make_policy", "make_update"}
     assert experiment.ExperimentConfig(dqn.make_agent(), "agentkit:catch", 1).describe()["agent_parts"] == {}
+
+
+def test_a_planner_looks_ahead_in_copies_of_the_environment(tmp_path: Any) -> None:
+    """Three steps before the end it sees the reward, with a table that knows nothing: four balls of five are caught."""
+    agentkit.run(plan(planner.make_agent(), 18, tmp_path / "run"))
+    assert not agentkit.load(tmp_path / "run").arrays.any()
+    assert np.mean(agentkit.evaluate(tmp_path / "run", num_episodes=8)["episode_return"]) > 0.0
+    with pytest.raises(AttributeError, match="'step'"):  # It says itself that there is nothing to look ahead in.
+        agentkit.load(tmp_path / "run").select_action(np.eye(10, 5, dtype=np.float32))
+
+
+@pytest.mark.full
+def test_a_person_plays_and_the_agent_learns_and_is_judged() -> None:
+    asked: list[str] = []
+
+    def ask(board: str) -> str:
+        asked.append(board)
+        return "?" if len(asked) == 1 else "asd"[len(asked) % 3]
+
+    agent = human_at_the_keyboard.make_agent(ask)
+    result = agentkit.run(plan(agent, 90, evaluation_period=90, evaluation_episodes=1))
+    assert len(asked) == 91 and asked[0].count("#") == 2
+    assert result.updates > 0 and len(result.evaluations) == 1
+
+
+@pytest.mark.full
+def test_torch_learns_and_is_resumed(tmp_path: Any) -> None:
+    pytest.importorskip("torch")
+    assert FOLDER.is_dir()
+    import torch_actor_critic
+
+    agent = torch_actor_critic.make_agent()
+    agentkit.run(plan(agent, 400, tmp_path / "halves"))
+    result = agentkit.resume(tmp_path / "halves", num_steps=8_000)
+    assert np.mean(agentkit.evaluate(result, num_episodes=50)["episode_return"]) > 0.3

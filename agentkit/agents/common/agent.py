@@ -143,10 +143,11 @@ class Agent(Generic[Networks]):
 
     def __post_init__(self) -> None:
         """Refuses an agent that cannot act or cannot learn."""
-        for box, own, lacks, instead in (
+        boxes: tuple[tuple[str, Any, bool, str], ...] = (
             ("make_actor", self.make_actor, self.make_policy is no_policy, "a make_policy with make_networks"),
             ("make_learner", self.make_learner, self.make_update is no_update, "a make_update with make_networks"),
-        ):
+        )
+        for box, own, lacks, instead in boxes:
             if own is None and lacks:
                 raise ConfigError(f"{box}: expected a function, or {instead}; found neither. Give the agent one.")
             if own is not None and not callable(own):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, final
 
 import dm_env
+import jax
 import numpy as np
 
 from agentkit.actors import PolicyActor
@@ -44,7 +45,7 @@ class LoadedActor(LoadedPolicy):
         self.acting = acting
         store = VariableStore()
         store.publish(0, {"policy": params})
-        client, key = VariableClient(store), np.array([0, seed], np.uint32)
+        client, key = VariableClient(store), jax.random.PRNGKey(seed)
 
         def make_policy_actor(policy: Policy) -> PolicyActor:
             return PolicyActor(policy, key, client)
@@ -67,7 +68,7 @@ class LoadedActor(LoadedPolicy):
         if state is None:
             self._actor.observe_first(dm_env.restart(observation))
         action = self._actor.select_action(observation)
-        return self._in_bounds(action), ActingState(np.zeros(2, np.uint32), ())
+        return self._in_bounds(action), ActingState(self._key, ())
 
     def save(self, path: str | pathlib.Path, *, extra: Mapping[str, np.ndarray] | None = None) -> None:
         """Refuses: a policy file has parameters of a policy, and here code acts.

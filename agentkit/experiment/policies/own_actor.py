@@ -9,6 +9,7 @@ from typing import Any, final
 import jax
 import numpy as np
 
+from agentkit.actors import BatchedPolicyActor, PolicyActor
 from agentkit.adders import NullAdder
 from agentkit.agents.common.agent import Agent, no_policy
 from agentkit.core import Actor, ActorParts, Adder, Parameters, Saveable
@@ -43,8 +44,8 @@ class OwnActing:
         num_envs: int | None = None,
         environment: Any = None,
         make_policy_actor: Callable[[Any], Actor],
-    ) -> OwnActor:
-        """Makes the user's actor.
+    ) -> PolicyActor | BatchedPolicyActor | OwnActor:
+        """Makes the user's actor; one of agentkit's own needs nothing around it.
 
         Args:
             environment_spec: of one environment.
@@ -85,7 +86,7 @@ class OwnActing:
                 f"make_actor: expected a core.Actor of it, found {actor!r:.80} without {', '.join(lacking)}. Return an "
                 "object with these methods."
             )
-        return OwnActor(actor, adder)
+        return actor if isinstance(actor, PolicyActor | BatchedPolicyActor) else OwnActor(actor, adder)
 
 
 def seed_of(key: Any) -> int:

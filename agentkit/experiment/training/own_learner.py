@@ -101,7 +101,7 @@ class OwnLearner:
         """Returns the learner's own metrics, if it has any, and the rate since the last log."""
         elapsed = (time.monotonic() if now is None else now) - self._log_time
         rate = (self._version - self._log_version) / max(elapsed, 1e-9)
-        own = getattr(self._learner, "metrics", dict)()
+        own: Mapping[str, float] = getattr(self._learner, "metrics", dict)()
         values = {name: float(value) for name, value in own.items()}
         return {"updates": float(self._version), "updates_per_second": rate, **values}
 

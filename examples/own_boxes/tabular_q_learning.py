@@ -3,7 +3,7 @@
 Watkins 1989: q(s, a) <- q(s, a) + alpha (r + gamma max q(s', .) - q(s, a)), of transitions drawn from replay. The
 same agent trains here, launched in many processes, is resumed and evaluated: see docs/compose_an_agent.md.
 
-    python examples/tabular_q_learning.py --num_steps 5000
+    python examples/own_boxes/tabular_q_learning.py
 """
 
 import argparse
