@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+import sys
 from typing import Any
 
 import dm_env
@@ -18,6 +20,7 @@ from agentkit.envs.catch import Catch
 from agentkit.errors import CheckpointError, ConfigError, NonFiniteError, SpecError
 from agentkit.learning import rate_limit
 from agentkit.replay import InProcessReplay, Table
+from tests.experiment import typed_boxes
 from tests.experiment.own_box_examples import FOLDER, human_at_the_keyboard, planner, tabular_q_learning
 
 CONFIG, QActor, QLearner = tabular_q_learning.CONFIG, tabular_q_learning.QActor, tabular_q_learning.QLearner
@@ -308,3 +311,15 @@ def test_torch_learns_and_is_resumed(tmp_path: Any) -> None:
     agentkit.run(plan(agent, 400, tmp_path / "halves"))
     result = agentkit.resume(tmp_path / "halves", num_steps=8_000)
     assert np.mean(agentkit.evaluate(result, num_episodes=50)["episode_return"]) > 0.3
+
+
+def test_a_typed_script_that_gives_each_box_trains() -> None:
+    assert agentkit.run(typed_boxes.experiment).updates > 0
+
+
+@pytest.mark.full
+def test_mypy_is_content_with_it() -> None:
+    pytest.importorskip("mypy")
+    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", typed_boxes.__file__]
+    ended = subprocess.run(command, cwd=FOLDER.parents[1], capture_output=True, text=True, timeout=250)
+    assert ended.returncode == 0, ended.stdout
