@@ -17,7 +17,8 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "compose_an_agent
 def run(blocks, folder, monkeypatch):
     """Runs blocks one after the other in a module that can be imported, with a tenth of the steps."""
     module = types.ModuleType("composed_page")
-    (folder / "composed_page.py").write_text("\n".join(blocks[:2]))
+    module.__file__ = str(folder / "composed_page.py")
+    Path(module.__file__).write_text("\n".join(blocks[:2]))
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder)
     monkeypatch.setitem(sys.modules, "composed_page", module)
