@@ -21,8 +21,9 @@ To use what was trained:
     open_run          the logs of a run folder, as rows or data frames
     push              a policy and its card to the Hugging Face hub or a folder
 
-To compose: `Agent`, and the modules actors, adders, agents, callbacks, datasets, distributed, envs, experiment,
-learning, loggers, losses, networks, replay, tune, variables, wrappers.
+To compose: `compose`, an agent of an actor, a learner, tables and an adder; `Agent`, and the modules actors, adders,
+agents, callbacks, datasets, distributed, envs, experiment, learning, loggers, losses, networks, replay, tune,
+variables, wrappers.
 
 ``help(agentkit.train)`` says more about one of them, ``help("agentkit.agents.sac")`` about a module. Importing this
 package loads no JAX: each name is loaded when it is first used. Start reading at `agentkit/README.md`, then
@@ -38,6 +39,7 @@ from agentkit.version import __version__
 
 if TYPE_CHECKING:
     from agentkit.agents.common.agent import Agent as Agent
+    from agentkit.agents.common.compose import compose as compose
     from agentkit.experiment import ExperimentConfig as ExperimentConfig
     from agentkit.experiment import OfflineConfig as OfflineConfig
     from agentkit.experiment import Sampler as Sampler
@@ -91,13 +93,15 @@ _ELSEWHERE = {
     "restore": "load",
 }
 
-__all__ = ["Agent", "__version__", "presets", *_EXPERIMENT_NAMES, *_SUBPACKAGES]
+__all__ = ["Agent", "__version__", "compose", "presets", *_EXPERIMENT_NAMES, *_SUBPACKAGES]
 
 
 def __getattr__(name: str) -> Any:
     """Loads a public name when it is first used (PEP 562)."""
     if name == "Agent":
         return importlib.import_module("agentkit.agents.common.agent").Agent
+    if name == "compose":
+        return importlib.import_module("agentkit.agents.common.compose").compose
     if name == "presets":
         return importlib.import_module("agentkit.experiment.config.presets")
     if name in _EXPERIMENT_NAMES:

@@ -29,8 +29,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from agentkit.errors import CheckpointError, ConfigError
+from agentkit import nests
+from agentkit.errors import CheckpointError, ConfigError, SpecError
 from agentkit.files import open_new, open_to_read, read_json, read_npz
+from agentkit.types import Nest
 
 _WINDOWS = sys.platform == "win32"
 _NAME = re.compile(r"step_(\d+)(?:\.(\d+))?$")  # The second number tells writings of one step apart.
@@ -119,6 +121,30 @@ def _refusal(directory: pathlib.Path, error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT) or (error.errno is None and "written" in str(error)):
         return f"the disk is full, or a quota is used up ({error}). {good}. Free some space."
     return f"{error}. {good}. Free some space, or check the folder's permissions."
+
+
+def structure_of(nest: Nest) -> str:
+    """Returns the containers, dtypes and shapes of a nest of numpy arrays as text; `nest_like` makes a nest of it.
+
+    Raises:
+        SpecError: something is in there that is neither a plain container nor an array.
+    """
+
+    def describe_leaf(leaf: Any, path: str) -> dict[str, Any]:
+        if not isinstance(leaf, np.ndarray | np.generic):
+            raise SpecError(f"{path}: expected an array, found {leaf!r:.80}.")
+        return {"array": [leaf.dtype.name, list(leaf.shape)]}
+
+    return json.dumps(nests.describe(nest, describe_leaf, "variables"))
+
+
+def nest_like(structure: str) -> Nest:
+    """Returns a nest of what `structure_of` wrote, to be compared with: its arrays have one number each in memory."""
+
+    def build_leaf(leaf: dict[str, Any]) -> np.ndarray:
+        return np.broadcast_to(np.zeros((), nests.numeric_dtype(leaf["array"][0])), leaf["array"][1])
+
+    return nests.build(json.loads(structure), build_leaf)
 
 
 def read_latest(directory: pathlib.Path, holding: str | None = None) -> Checkpoint | None:

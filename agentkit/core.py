@@ -3,12 +3,14 @@
 One process, written out (`agentkit.experiment.local` is this loop with evaluation and saving):
 
     environment = agentkit.envs.make("agentkit:catch", seed=0)
-    replay = InProcessReplay([table], seed=0)                 # where items live
-    adder = NStepAdder(replay.writer(history=2), spec, tables="transitions", n=1, discount=0.99)
+    spec = make_environment_spec(environment)
+    replay = InProcessReplay(make_tables(spec), seed=0)       # where items live
+    adder = make_adder(replay, spec)                          # such as an NStepAdder
     dataset = ReplayDataset(replay, BatchPlan("transitions", batch_size=64))
-    store = VariableStore()                                   # where parameters are published
-    learner = Learner(update, dataset, key, callbacks=LearnerCallbacks(publisher=store))
-    actor = PolicyActor(policy, key, VariableClient(store), adder)
+    variables = VariableStore()                               # where parameters are published
+    learner = make_learner(LearnerParts(spec, dataset))       # such as a learning.Learner of an update
+    actor = make_actor(ActorParts(spec, adder, VariableClient(variables)))  # such as a PolicyActor
+    variables.publish(0, learner.variables())
 
     timestep = environment.reset()
     actor.observe_first(timestep)
@@ -17,14 +19,17 @@ One process, written out (`agentkit.experiment.local` is this loop with evaluati
         timestep = environment.step(action)
         actor.observe(action, timestep)   # the adder writes to replay
         while dataset.ready():            # replay's rate limit says whose turn it is
-            learner.step()                # one call: K gradient steps, then publish
+            learner.step()                # one call: K gradient steps
+            variables.publish(learner.num_updates_done, learner.variables())
         actor.update()                    # fetch the newest parameters
 
 In a launched program the same objects sit in different processes: actors run the loop above
 without the learner, the learner runs `while True: learner.step()`, and replay is a server.
 
 What an algorithm contributes (networks, policy, update, and what is stored and drawn) is one value, an `agentkit.Agent`
-(`agentkit/agents/common/agent.py`): each file of `agentkit.agents` makes one.
+(`agentkit/agents/common/agent.py`): each file of `agentkit.agents` makes one. Its actor and its learner can be any that
+have the methods below: ``make_actor(ActorParts(...)) -> Actor`` and ``make_learner(LearnerParts(...)) -> Learner``, and
+`agentkit.compose` makes an agent of the four functions above (docs/compose_an_agent.md).
 
 None of these interfaces needs JAX.
 """
@@ -32,12 +37,14 @@ None of these interfaces needs JAX.
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import dm_env
+import numpy as np
 
-from agentkit.types import Nest
+from agentkit.specs import EnvironmentSpec
+from agentkit.types import DrawnBatch, Nest
 
 
 @runtime_checkable
@@ -64,6 +71,9 @@ class Actor(abc.ABC):
 
     For one environment every argument is unbatched. An actor of a batch of N environments takes and
     returns leaves ``[N, ...]``, and time steps whose every field is ``[N]``.
+
+    An actor that is also `Saveable` goes on in a resumed run as what it was; one that is not is made anew. One that has
+    a ``close()`` is told when the run ends. Its adder is saved and closed for it.
     """
 
     @abc.abstractmethod
@@ -81,6 +91,30 @@ class Actor(abc.ABC):
     @abc.abstractmethod
     def update(self, wait: bool = False) -> None:
         """Fetches newer parameters where there are any and it is time; `wait` blocks until done."""
+
+
+class ActorParts(NamedTuple):
+    """Holds what an actor is made of, wherever it acts: ``make_actor(ActorParts(...)) -> Actor``.
+
+    Attributes:
+        environment_spec: of one environment.
+        adder: takes what the actor observes; in evaluation an `adders.NullAdder`, which keeps nothing.
+        variables: has the learner's newest "policy" as its `params`.
+        seed: of the actor's choices, in [0, 2**31); another one for each actor.
+        num_envs: N, of environments that step together, for leaves ``[N, ...]``; None for one, unbatched.
+        evaluation: whether the actor is to be judged by, and not to explore.
+        environment: that it will act in, for planners; None where a policy was loaded to act anywhere.
+        make_policy_actor: makes the actor of the agent's own policy, with these parts; None where it has no policy.
+    """
+
+    environment_spec: EnvironmentSpec
+    adder: Adder
+    variables: Parameters
+    seed: int = 0
+    num_envs: int | None = None
+    evaluation: bool = False
+    environment: Any = None
+    make_policy_actor: Callable[[], Actor] | None = None
 
 
 class Adder(abc.ABC):
@@ -180,3 +214,43 @@ class BatchPlan(NamedTuple):
     def num_own(self) -> int:
         """Returns how many items of each batch are drawn from `table`."""
         return self.batch_size - self.num_prior
+
+
+class Learner(Saveable, Protocol):
+    """Declares what learns; `agentkit.learning.Learner` does so by JAX.
+
+    `save` returns all that the training goes on from, and `restore` takes it back. Two more methods are called where
+    a learner has them: ``metrics() -> {name: float}``, which goes into the learner's log, and ``close()``.
+    """
+
+    def step(self) -> None:
+        """Draws the next batch and learns from it.
+
+        Draw first: of a launched learner, `next` raises an error where there is no batch yet, and the step is tried
+        again.
+        """
+        ...
+
+    def variables(self) -> Mapping[str, Nest]:
+        """Returns what actors may fetch, by name, as arrays in plain containers; "policy" is what they act with.
+
+        It is called before the first step and after each, and what it returned is copied.
+        """
+        ...
+
+
+class LearnerParts(NamedTuple):
+    """Holds what a learner is made of: ``make_learner(LearnerParts(...)) -> Learner``.
+
+    Attributes:
+        environment_spec: of one environment.
+        dataset: batches ``(keys [B], ReplaySample)`` for ever; leaves ``[K, B, ...]`` where the batch plan's
+            `num_updates` K is above 1.
+        seed: of the learner's choices, in [0, 2**31).
+        write_priorities: ``(keys [B], priorities [B]) -> None``, for replay that draws by them; None for none.
+    """
+
+    environment_spec: EnvironmentSpec
+    dataset: Iterator[DrawnBatch[Nest]]
+    seed: int = 0
+    write_priorities: Callable[[np.ndarray, np.ndarray], None] | None = None

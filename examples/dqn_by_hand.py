@@ -1,6 +1,7 @@
-"""DQN composed by hand: every box of agentkit once, without `agentkit.agents` or `agentkit.experiment`.
+"""DQN composed by hand: every box of agentkit once, without an agent or an experiment.
 
-environment -> actor -> adder -> replay -> dataset -> learner -> variables -> actor: swap any for your own.
+environment -> actor -> adder -> replay -> dataset -> learner -> variables -> actor: swap any for your own. Where the
+loop works, `agentkit.compose` makes an agent of the same functions: docs/compose_an_agent.md.
 """
 
 import argparse
@@ -12,14 +13,16 @@ import jax.numpy as jnp
 
 from agentkit import envs, losses, networks, specs
 from agentkit.actors import PolicyActor, stateless_policy
-from agentkit.adders import NStepAdder
-from agentkit.core import BatchPlan
+from agentkit.adders import NStepAdder, NullAdder
+from agentkit.core import ActorParts, BatchPlan, LearnerParts
 from agentkit.datasets import ReplayDataset
 from agentkit.environment_loop import EnvironmentLoop
-from agentkit.learning import Learner, LearnerCallbacks, adam, periodic, rate_limit, sgd
+from agentkit.learning import Learner, adam, periodic, rate_limit, sgd
 from agentkit.replay import InProcessReplay, Table
 from agentkit.types import LossOutput
 from agentkit.variables import VariableClient, VariableStore
+
+PLAN = BatchPlan("transitions", batch_size=64)
 
 
 def make_mathematics(spec: specs.EnvironmentSpec):
@@ -44,31 +47,50 @@ def make_mathematics(spec: specs.EnvironmentSpec):
     return stateless_policy(explore), stateless_policy(greedy), update
 
 
+def make_tables(spec):
+    """Replay, as data; the rate limit says whose turn it is."""
+    limit = rate_limit(PLAN, updates_per_insert=1.0, min_replay_size=500)
+    return [Table("transitions", NStepAdder.layout(spec), max_size=10_000, rate_limiter=limit)]
+
+
+def make_adder(replay, spec):
+    """From steps to transitions in replay."""
+    return NStepAdder(replay, spec, tables="transitions", n=1, discount=0.99)
+
+
+def make_actor(parts):
+    """Acts, to explore or to be judged by."""
+    explore, greedy, _ = make_mathematics(parts.environment_spec)
+    policy = greedy if parts.evaluation else explore
+    return PolicyActor(policy, jax.random.PRNGKey(parts.seed), parts.variables, parts.adder)
+
+
+def make_learner(parts):
+    """Learns from batches."""
+    _, _, update = make_mathematics(parts.environment_spec)
+    return Learner(update, parts.dataset, jax.random.PRNGKey(parts.seed))
+
+
 def main(num_steps: int = 4_000, seed: int = 0) -> float:
     """Trains for `num_steps` steps; the mean return of 50 greedy episodes."""
     environment = envs.make("agentkit:catch", seed=seed)
     spec = specs.make_environment_spec(environment)
-    explore, greedy, update = make_mathematics(spec)
-    learner_key, actor_key, judge_key = jax.random.split(jax.random.PRNGKey(seed), 3)
-
-    plan = BatchPlan("transitions", batch_size=64)
-    limit = rate_limit(plan, updates_per_insert=1.0, min_replay_size=500)  # Says whose turn it is.
-    table = Table("transitions", NStepAdder.layout(spec), max_size=10_000, rate_limiter=limit)
-    replay = InProcessReplay([table], seed=seed)
-    adder = NStepAdder(replay, spec, tables="transitions", n=1, discount=0.99)
-    variables = VariableStore()
-    with replay, closing(ReplayDataset(replay, plan)) as dataset, closing(adder):
-        learner = Learner(update, dataset, learner_key, callbacks=LearnerCallbacks(publisher=variables))
-        actor = PolicyActor(explore, actor_key, VariableClient(variables), adder)
+    replay = InProcessReplay(make_tables(spec), seed=seed)
+    adder, variables = make_adder(replay, spec), VariableStore()
+    with replay, closing(ReplayDataset(replay, PLAN)) as dataset, closing(adder):
+        learner = make_learner(LearnerParts(spec, dataset, seed))
+        variables.publish(0, learner.variables())
+        actor = make_actor(ActorParts(spec, adder, VariableClient(variables), seed + 1))
         loop = EnvironmentLoop(environment, actor)
         while loop.num_steps < num_steps:
             loop.step()  # The actor acts, the adder writes.
             while dataset.ready():
-                learner.step()  # One batch, one update; publishes the parameters.
-            actor.update()  # Fetches them.
+                learner.step()  # One batch, one update.
+                variables.publish(learner.num_updates_done, learner.variables())
+            actor.update()  # Fetches the newest parameters.
 
-    judge = EnvironmentLoop(environment, PolicyActor(greedy, judge_key, VariableClient(variables)))
-    result = sum(episode["episode_return"] for episode in judge.run(num_episodes=50)) / 50
+    judge = make_actor(ActorParts(spec, NullAdder(), VariableClient(variables), seed + 2, evaluation=True))
+    result = sum(episode["episode_return"] for episode in EnvironmentLoop(environment, judge).run(num_episodes=50)) / 50
     print(f"{num_steps} steps, {learner.num_updates_done} updates: return {result:.2f} (1 is perfect)")
     return result
 

@@ -17,8 +17,7 @@ import agentkit
 from agentkit import losses
 from agentkit import networks as nets
 from agentkit.actors import Policy
-from agentkit.agents.common.agent import Configured, UpdateOfLoss
-from agentkit.agents.common.experience import Segments, SegmentsConfig
+from agentkit.agents import Configured, Segments, SegmentsConfig, UpdateOfLoss
 from agentkit.learning import adam, sgd
 from agentkit.types import LossOutput, has_action
 

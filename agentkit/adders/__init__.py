@@ -5,6 +5,7 @@ from agentkit.adders.columns import ColumnsAdder, with_columns
 from agentkit.adders.episode import EpisodeAdder
 from agentkit.adders.hindsight import Hindsight, HindsightAdder
 from agentkit.adders.n_step import NStepAdder
+from agentkit.adders.null import NullAdder
 from agentkit.adders.postprocessed_segments import PostprocessingWriter
 from agentkit.adders.postprocessing import Postprocess, PostprocessingAdder, Trajectory
 from agentkit.adders.segment import BatchedSegmentAdder, SegmentAdder, segment_layout
@@ -18,6 +19,7 @@ __all__ = [
     "Hindsight",
     "HindsightAdder",
     "NStepAdder",
+    "NullAdder",
     "Postprocess",
     "PostprocessingAdder",
     "PostprocessingWriter",

@@ -228,6 +228,8 @@ def _state(run: RunView, record: dict[str, Any], rank: Rank, name: str) -> dict[
         "evaluation": {name: value for name, value in record.items() if isinstance(value, int | float)},
         "policy": {path: np.array(leaf) for path, leaf in params.items()},
     }
+    if run.experiment.agent.make_learner is not None:  # Else the agent's update says what its parameters look like.
+        best["structure"] = checkpoint.structure_of(run.get_params())
     return {"experiment": run.experiment.describe(), "best": best}
 
 

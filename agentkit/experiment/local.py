@@ -17,7 +17,7 @@ from agentkit.callbacks import Callback
 from agentkit.counting import Counter
 from agentkit.datasets import ReplayDataset
 from agentkit.environment_loop import ReadyEnvironmentLoop
-from agentkit.errors import AgentkitError, CheckpointError, ConfigError, says_what_was_meant
+from agentkit.errors import AgentkitError, CheckpointError, ConfigError, SpecError, says_what_was_meant
 from agentkit.experiment.checks import short_runs
 from agentkit.experiment.checks.agent_fits import check_fit, check_memory
 from agentkit.experiment.checks.step_watch import StepWatch, environment_name
@@ -47,6 +47,7 @@ from agentkit.experiment.runs.resume_checks import ResumeError, begin, check_num
 from agentkit.experiment.training.devices import FirstDevicePublisher, describe_devices, learner_devices
 from agentkit.experiment.training.hooks import Hooks, with_callbacks
 from agentkit.experiment.training.initial_state import InitialState, find_initial_state
+from agentkit.experiment.training.own_learner import OwnLearner, make_learner
 from agentkit.experiment.training.prior_data import fill, read_fillings
 from agentkit.experiment.training.signals import StopOnSignal
 from agentkit.experiment.training.training_loop import Training
@@ -178,7 +179,7 @@ class ActAndLearn:
     table_name: str
     replay: Replay
     dataset: ReplayDataset
-    learner: Learner
+    learner: Learner | OwnLearner
     actor: AnyActor
     loop: AnyLoop
     counter: Counter
@@ -255,12 +256,10 @@ def _build(
     parts = check_fit(experiment, spec)
     check_memory(experiment, spec)
     check_films(experiment)
-    initial = (
-        InitialState(experiment) if found is not None else find_initial_state(experiment, parts.update, parts.state)
-    )
+    initial = InitialState(experiment) if found is not None else find_initial_state(experiment, parts)
     experiment = initial.experiment
     policy = parts.policy()
-    fillings = [] if found is not None else read_fillings(experiment, spec, policy.policy)
+    fillings = [] if found is not None else read_fillings(experiment, spec, parts.pure_policy)
     lacking = begin(experiment)
     choose_dispatch(parts.state)
     logs = _open_logs(experiment, stack, found, environment, resume)
@@ -279,12 +278,11 @@ def _build(
         environment, actor, replay, dataset, logs = profile.time_parts(environment, actor, replay, dataset, logs)
     loop = make_loop(environment, actor, counter, logs.write_episode, experiment.on_nan, hooks.observers())
     publisher: Publisher = store if devices is None else FirstDevicePublisher(store)
-    learner = Learner(
-        parts.compiled_update, dataset, learner_key, num_updates=plan.num_updates, devices=devices,
-        on_nan=experiment.on_nan, callbacks=_make_callbacks(experiment, publisher, replay, loop, logs, hooks),
+    learner = make_learner(
+        parts, dataset, learner_key, devices=devices, on_nan=experiment.on_nan, training=initial.training,
+        callbacks=_make_callbacks(experiment, publisher, replay, loop, logs, hooks),
     )  # fmt: skip
-    if initial.training is not None:
-        learner.begin_with(initial.training)
+    stack.enter_context(contextlib.closing(learner))
     if profile is not None:
         learner = profile.time_learner(learner, loop)
     evaluator = None
@@ -388,6 +386,11 @@ def choose_dispatch(state: Nest) -> None:
 
 def _make_replay(experiment: ExperimentConfig, spec: EnvironmentSpec, environment: Any) -> Replay:
     tables = make_own_tables(experiment, spec, environment)
+    if callable(experiment.replay):
+        made = experiment.replay(tables)
+        if not isinstance(made, Replay):
+            raise SpecError(f"replay: expected a replay.Replay of the function, found {made!r:.80}.")
+        return made
     if experiment.replay == "in_process":
         return InProcessReplay(tables, seed=experiment.seed)
     from agentkit.replay.reverb.single_process import (

@@ -26,6 +26,7 @@ from agentkit.datasets.episodes import (
 )
 from agentkit.datasets.offline import ItemStore, TransitionsDataset
 from agentkit.errors import CheckpointError, ConfigError, OnNan, SaysWhatWasMeant, says_what_was_meant
+from agentkit.experiment.checks.own_boxes import check_own_boxes
 from agentkit.experiment.checks.user_tracebacks import shorten
 from agentkit.experiment.config import callback_record, identity
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
@@ -43,6 +44,7 @@ from agentkit.experiment.runs.resume_checks import ResumeError, check_code, chec
 from agentkit.experiment.training.devices import FirstDevicePublisher, describe_devices, learner_devices
 from agentkit.experiment.training.hooks import Hooks, with_callbacks
 from agentkit.experiment.training.initial_state import InitialState, find_initial_state
+from agentkit.experiment.training.own_learner import OwnLearner, make_learner
 from agentkit.experiment.training.signals import StopOnSignal
 from agentkit.experiment.training.training_loop import Training
 from agentkit.learning import Learner, LearnerCallbacks
@@ -284,7 +286,7 @@ class LearnFromData:
     """
 
     dataset: TransitionsDataset
-    learner: Learner
+    learner: Learner | OwnLearner
     reward_scale: float = 1.0
 
     @property
@@ -324,15 +326,15 @@ def _build(
     spec = _make_spec(experiment, config, data)
     dataset = load_dataset(config, spec, data)
     parts = make_parts(agent, spec)
-    parts.make_update()
+    check_own_boxes(experiment)
+    if agent.make_learner is None:
+        parts.make_update()
     found = checkpoint.read_latest(directory / "checkpoints") if resume and directory is not None else None
     if found is not None:
         if not found.state.get("offline"):
             raise CheckpointError(f"{found.path} is of a run that acts: use agentkit train --resume.")
         check_same(experiment, found)
-    initial = (
-        InitialState(experiment) if found is not None else find_initial_state(experiment, parts.update, parts.state)
-    )
+    initial = InitialState(experiment) if found is not None else find_initial_state(experiment, parts)
     experiment = initial.experiment
     if directory is not None:
         check_code(experiment, directory)
@@ -355,18 +357,10 @@ def _build(
     )
     # The same key as of `agentkit.run`: before the first update, the same parameters.
     key, _ = jax.random.split(jax.random.PRNGKey(config.seed))
-    num_updates = agent.batch_plan.num_updates
-    learner = Learner(
-        parts.compiled_update,
-        dataset,
-        key,
-        num_updates=num_updates,
-        callbacks=callbacks,
-        devices=devices,
-        on_nan=config.on_nan,
+    learner = make_learner(
+        parts, dataset, key, callbacks=callbacks, devices=devices, on_nan=config.on_nan, training=initial.training
     )
-    if initial.training is not None:
-        learner.begin_with(initial.training)
+    stack.enter_context(contextlib.closing(learner))
     work = LearnFromData(dataset, learner, _reward_scale(agent, data))
     evaluator = None
     if evaluation_plan(experiment).period:

@@ -123,6 +123,9 @@ class Learner:
         if self._callbacks.publisher is not None:
             self._callbacks.publisher.publish(self._version, variables)
 
+    def close(self) -> None:
+        """Does nothing: its state is freed with it."""
+
     def begin_with(self, state: Nest) -> None:
         """Takes the training state that another learner ended with, and publishes its parameters; counts stay at 0.
 
@@ -131,6 +134,10 @@ class Learner:
         """
         self._state = self._place(jax.tree.map(jnp.array, state))
         self._publish(self._update.variables(self._state))
+
+    def variables(self) -> dict[str, Nest]:
+        """Returns copies of what actors may fetch, by name."""
+        return self._update.variables(self._state)
 
     def step(self) -> None:
         """Takes the next (stacked) batch and runs its updates; returns before the device is done.

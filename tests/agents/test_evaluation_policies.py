@@ -13,7 +13,7 @@ from agentkit.actors.policy import first_state
 from agentkit.agents import registry
 from agentkit.agents.common.agent import Agent
 from agentkit.errors import ConfigError
-from agentkit.experiment.policies.loading import LoadedPolicy
+from agentkit.experiment.policies.loaded_policy import LoadedPolicy
 from agentkit.experiment.policies.policy_file import PolicyFile
 from tests.agents.spaces import environment_of
 

@@ -1,4 +1,4 @@
-"""An agent is a value of five fields; its experience says what is stored and how the learner draws it."""
+"""An agent is a value of its boxes; its experience says what is stored and how the learner draws it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
 from agentkit.actors import Policy
 from agentkit.adders.columns import with_columns
 from agentkit.agents.common.optimizers import check_optimizer
-from agentkit.core import Adder, BatchPlan
+from agentkit.core import Actor, ActorParts, Adder, BatchPlan, Learner, LearnerParts
 from agentkit.errors import ConfigError, Function, SpecError, says_what_was_meant
 from agentkit.learning import Update
 from agentkit.replay import Replay, Table
@@ -82,12 +82,44 @@ class Experience(Protocol):
         ...
 
 
+def no_networks(environment_spec: EnvironmentSpec) -> Any:
+    """Returns None: the networks of an agent whose actor and learner are its own."""
+    del environment_spec
+
+
+def no_policy(networks: Any, evaluation: bool = False) -> Policy:
+    """Refuses to make a policy.
+
+    Raises:
+        ConfigError: always.
+    """
+    del networks, evaluation
+    raise ConfigError(
+        "This agent acts by an actor of its own (make_actor), which is no function that JAX compiles, and this needs "
+        "such a policy. Give the agent a make_policy, or do without this."
+    )
+
+
+def no_update(networks: Any) -> Update:
+    """Refuses to make an update.
+
+    Raises:
+        ConfigError: always.
+    """
+    del networks
+    raise ConfigError(
+        "This agent learns by a learner of its own (make_learner), which is no function that JAX compiles, and this "
+        "needs such an update. Give the agent a make_update, or do without this."
+    )
+
+
 @final
 @dataclasses.dataclass(frozen=True)
 class Agent(Generic[Networks]):
     """Holds an algorithm as a value: change a part with `dataclasses.replace`.
 
-    Each file of `agentkit.agents` makes one with its `make_agent`. Agents of equal settings and functions are equal.
+    Each file of `agentkit.agents` makes one with its `make_agent`, and `agentkit.compose` one of an actor and a learner
+    of your own. Agents of equal settings and functions are equal.
 
     Attributes:
         config: the settings, for logs and checkpoints; the functions hold their own copy.
@@ -95,13 +127,33 @@ class Agent(Generic[Networks]):
         make_networks: ``environment_spec -> networks``.
         make_policy: ``(networks, evaluation=False) -> Policy``, to explore with or to be judged by.
         make_update: ``networks -> Update``.
+        make_actor: ``core.ActorParts -> core.Actor``; None for an actor of the policy.
+        make_learner: ``core.LearnerParts -> core.Learner``; None for a learner of the update.
+        make_extras_spec: ``environment_spec -> nest of specs``, of what an actor of its own stores beside each action;
+            None for the policy's extras, or for nothing where there is no policy.
     """
 
     config: Any
     experience: Experience
-    make_networks: Callable[[EnvironmentSpec], Networks]
-    make_policy: PolicyOf[Networks]
-    make_update: Callable[[Networks], Update]
+    make_networks: Callable[[EnvironmentSpec], Networks] = no_networks
+    make_policy: PolicyOf[Networks] = no_policy
+    make_update: Callable[[Networks], Update] = no_update
+    make_actor: Callable[[ActorParts], Actor] | None = None
+    make_learner: Callable[[LearnerParts], Learner] | None = None
+    make_extras_spec: Callable[[EnvironmentSpec], Nest] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuses an agent that cannot act or cannot learn."""
+        boxes: tuple[tuple[str, Any, bool, str], ...] = (
+            ("make_actor", self.make_actor, self.make_policy is no_policy, "a make_policy with make_networks"),
+            ("make_learner", self.make_learner, self.make_update is no_update, "a make_update with make_networks"),
+        )
+        for box, own, lacks, instead in boxes:
+            if own is None and lacks:
+                raise ConfigError(f"{box}: expected a function, or {instead}; found neither. Give the agent one.")
+            if own is not None and not callable(own):
+                takes = "core.ActorParts -> core.Actor" if box == "make_actor" else "core.LearnerParts -> core.Learner"
+                raise ConfigError(f"{box}: expected a function {takes}, found {own!r:.80}.")
 
     @property
     def batch_plan(self) -> BatchPlan:
@@ -121,10 +173,15 @@ class Agent(Generic[Networks]):
         return self.experience.make_adder(replay, environment_spec, self._extras_spec(environment_spec), num_envs)
 
     def _extras_spec(self, environment_spec: EnvironmentSpec) -> Nest:
+        columns = dict(environment_spec.columns)
+        if self.make_extras_spec is not None:
+            return with_columns(self.make_extras_spec(environment_spec), columns)
+        if self.make_policy is no_policy:
+            return with_columns((), columns)
         policy = self.make_policy(self.make_networks(environment_spec))
         if not hasattr(policy, "extras_spec"):
             raise SpecError(f"make_policy: expected an actors.Policy of it, found {policy!r:.80}.")
-        return with_columns(policy.extras_spec, dict(environment_spec.columns))
+        return with_columns(policy.extras_spec, columns)
 
 
 @final

@@ -249,7 +249,7 @@ def check_fit(plan: Any, holds_replay: bool = True) -> tuple[Any, Any]:
             parts = agent_fits.check_fit(plan, spec)
             if holds_replay:
                 agent_fits.check_memory(plan, spec)
-            find_initial_state(plan, parts.update, parts.state)
+            find_initial_state(plan, parts)
         except SpecError as error:
             raise ConfigError(str(error)) from error
     return parts, spec

@@ -12,6 +12,7 @@ import tree
 
 from agentkit import specs
 from agentkit.errors import ConfigError, SpecError
+from agentkit.experiment.checks.own_boxes import check_own_boxes
 from agentkit.experiment.checks.own_networks import check_own_networks, check_works, own_code
 from agentkit.experiment.config import identity
 from agentkit.experiment.policies.agent_parts import AgentParts, is_agentkits, make_parts
@@ -37,6 +38,7 @@ def check_fit(experiment: Any, spec: specs.EnvironmentSpec) -> AgentParts:
     """
     agent = experiment.agent
     check_spec(spec)
+    check_own_boxes(experiment)
     described = identity.describe_agent(agent, 1)
     name, code = described["agent"], described["agent_parts"]
     if name is not None and is_agentkits({part: code[part] for part in code.keys() - _EXCHANGED}):
@@ -49,7 +51,8 @@ def check_fit(experiment: Any, spec: specs.EnvironmentSpec) -> AgentParts:
     plan = agent.batch_plan
     table = index_tables(agent.make_tables(spec))[plan.table]
     table.check_batch(plan.num_own)
-    parts.make_update()
+    if agent.make_learner is None:
+        parts.make_update()
     if has_own_networks:
         check_works(name, agent, spec, parts, table)
     elif own and not jax.config.jax_disable_jit:  # type: ignore[attr-defined]

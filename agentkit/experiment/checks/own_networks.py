@@ -129,11 +129,9 @@ def check_works(
         if _shapes(action) != _shapes(spec.actions):
             raise SpecError(f"actions have the shape {_shapes(action)}, not {expected}")
 
-    for what, function in (
-        ("acting", functools.partial(act, False)),
-        ("evaluating", functools.partial(act, True)),
-        ("learning", learn),
-    ):
+    acts = [("acting", functools.partial(act, False)), ("evaluating", functools.partial(act, True))]
+    traced = acts * (agent.make_actor is None) + [("learning", learn)]
+    for what, function in traced * (agent.make_learner is None):  # What a learner of one's own has, only it knows.
         _trace(f"{name} does not work with {whose} of your own: {what} fails", advice, function, strict=not own)
 
 

@@ -25,6 +25,7 @@ from agentkit.experiment.config import callback_record, identity
 from agentkit.experiment.config.logger_names import check_names
 from agentkit.experiment.config.recipes import encode
 from agentkit.loggers import Logger, RunInfo
+from agentkit.replay import Replay, Table
 from agentkit.wrappers.base import (
     check_no_statistics,
     check_order,
@@ -55,7 +56,7 @@ class ExperimentConfig(metaclass=SaysWhatWasMeant):
             gymnasium's; or an instance, which is copied.
         num_steps: environment steps to train for; a resumed run goes on until this many in all.
         seed: every random choice follows from it.
-        replay: "in_process" or "reverb".
+        replay: "in_process" or "reverb"; or a function ``tables -> Replay``, for runs in one process.
         run_directory: where logs and checkpoints go; None records nothing.
         num_envs: environments stepped together by one batched actor; None for one, unbatched, or for as many as a
             vector environment has that is handed in.
@@ -102,7 +103,7 @@ class ExperimentConfig(metaclass=SaysWhatWasMeant):
     environment: Any
     num_steps: Count
     seed: Seed = 0
-    replay: str = "in_process"
+    replay: str | Callable[[Sequence[Table]], Replay] = "in_process"
     run_directory: str | pathlib.Path | None = None
     num_envs: Count | None = None
     workers: CountFromZero = 0
@@ -138,8 +139,8 @@ class ExperimentConfig(metaclass=SaysWhatWasMeant):
             value = getattr(self, field.name)
             if isinstance(value, np.integer):  # Which is no JSON.
                 object.__setattr__(self, field.name, int(value))
-        if self.replay not in REPLAYS:
-            raise unknown_name("replay", self.replay, REPLAYS)
+        if not callable(self.replay) and self.replay not in REPLAYS:
+            raise unknown_name("replay", str(self.replay), (*REPLAYS, "a function of tables"))
         if self.on_nan not in get_args(OnNan):
             raise unknown_name("on_nan", str(self.on_nan), get_args(OnNan))
         given.check(self.environment, self.environment_settings)

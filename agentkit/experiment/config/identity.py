@@ -71,7 +71,11 @@ def describe_agent(agent: Any, num_envs: int) -> dict[str, Any]:
     name = registry.name_of(agent)
     if not isinstance(agent, Agent):
         return {"agent": None, "agent_config": fields, "agent_parts": {"agent": encode(agent)}}
-    parts = {field.name: encode(getattr(agent, field.name), settings) for field in dataclasses.fields(agent)}
+    parts = {
+        field.name: encode(getattr(agent, field.name), settings)
+        for field in dataclasses.fields(agent)
+        if name is not None or getattr(agent, field.name) is not field.default
+    }
     if name is None:
         return {"agent": None, "agent_config": fields, "agent_parts": parts | {"config": encode(settings)}}
     stock = registry.module(name).make_agent(settings).with_num_envs(num_envs)
@@ -209,6 +213,22 @@ def rebuild_loggers(codes: Sequence[Any], run: object, imports: Sequence[str]) -
         except ConfigError as error:
             found.append(MissingLogger(code, str(error).rstrip(".")))
     return found
+
+
+def rebuild_replay(code: Any, run: object, imports: Sequence[str]) -> Any:
+    """Makes the function again that makes a run's replay.
+
+    Raises:
+        ConfigError: it was a lambda, a closure or of ``__main__``: such a run is given it again, as ``replay=``.
+        UntrustedCodeError: it is of a module that is neither loaded nor named.
+    """
+    parsed = parse(code, f"{run}, replay")
+    for path, reason in parsed.unnamed("replay"):
+        raise ConfigError(
+            f"The run {run} was made with your own code, which its folder cannot rebuild: {path} is {reason}. Give "
+            "replay= again; to evaluate or load it, replay='in_process' does."
+        )
+    return check([parsed], imports, run)[0].build()
 
 
 def check_rebuildable(

@@ -20,6 +20,7 @@ _PARTS = (
     "agentkit.adders",
     "agentkit.agents",
     *(f"agentkit.callbacks.{name}" for name in ("best", "curricula", "metrics", "stopping")),
+    "agentkit.core",
     "agentkit.datasets.episodes",
     "agentkit.learning",
     "agentkit.losses",

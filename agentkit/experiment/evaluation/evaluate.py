@@ -23,8 +23,9 @@ from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.evaluation.judging import find_judged
 from agentkit.experiment.policies.agent_parts import find_policy
-from agentkit.experiment.policies.loading import LoadedPolicy
+from agentkit.experiment.policies.loaded_policy import LoadedPolicy
 from agentkit.experiment.policies.make_actor import AnyActor, AnyLoop, make_actor, make_loop
+from agentkit.experiment.policies.own_actor import OwnActor
 from agentkit.experiment.policies.restore_policy import check_fits, restore_policy
 from agentkit.experiment.policies.result import Result
 from agentkit.specs import EnvironmentSpec, make_environment_spec
@@ -137,7 +138,8 @@ class Evaluator:
         key = jax.random.fold_in(jax.random.PRNGKey(self._experiment.seed), number)
         index = ActorIndex(num_steps=number) if self._experiment.evaluation_samples else ALONE  # For schedules.
         actor = make_actor(self._environment, self._policy, key, self.client, actor_index=index)
-        if self._actor is None:
+        if self._actor is None or isinstance(actor, OwnActor):
+            self._close_actor()
             self._actor = actor
         else:  # A new one would compile the policy again.
             self._actor.restore(actor.save())
@@ -165,8 +167,13 @@ class Evaluator:
         return self._watch.make(lambda: self._experiment.make_environment(seed, evaluation=True))
 
     def close(self) -> None:
-        """Closes the environment."""
+        """Closes the environment, and an actor of the user's own."""
+        self._close_actor()
         self._environment.close()
+
+    def _close_actor(self) -> None:
+        if isinstance(self._actor, OwnActor):
+            self._actor.close()
 
     def __enter__(self) -> Evaluator:
         return self

@@ -10,7 +10,8 @@ from agentkit.errors import ConfigError
 from agentkit.experiment.config.evaluation_plan import LONGEST_LIMIT
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.policies.agent_parts import make_parts
-from agentkit.experiment.policies.loading import LoadedPolicy, counts_of
+from agentkit.experiment.policies.loaded_policy import LoadedPolicy
+from agentkit.experiment.policies.loading import counts_of
 from agentkit.experiment.policies.restore_policy import restore_policy
 from agentkit.experiment.policies.result import Result
 from agentkit.specs import EnvironmentSpec

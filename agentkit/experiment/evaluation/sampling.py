@@ -12,7 +12,7 @@ from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.evaluation.sampler_process import SamplerProcess
 from agentkit.experiment.evaluation.samples import Samples
 from agentkit.experiment.evaluation.sampling_worker import SamplingWorker, Travelling, find_acting
-from agentkit.experiment.policies.loading import LoadedPolicy
+from agentkit.experiment.policies.loaded_policy import LoadedPolicy
 from agentkit.types import Nest
 
 Where = Literal["here", "process"]

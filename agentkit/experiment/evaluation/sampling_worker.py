@@ -20,8 +20,10 @@ from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.evaluation.judging import experiment_of_policy
 from agentkit.experiment.evaluation.samples import Recorder, Samples, stack
 from agentkit.experiment.policies.agent_parts import find_policy, make_parts
-from agentkit.experiment.policies.loading import LoadedPolicy, load
+from agentkit.experiment.policies.loaded_policy import LoadedPolicy
+from agentkit.experiment.policies.loading import load
 from agentkit.experiment.policies.make_actor import add_columns, make_actor, make_loop
+from agentkit.experiment.policies.own_actor import OwnActing
 from agentkit.experiment.policies.restore_policy import check_fits, restore_policy
 from agentkit.specs import is_batched, make_environment_spec
 from agentkit.types import Nest
@@ -53,7 +55,7 @@ class Acting(NamedTuple):
     """
 
     experiment: ExperimentConfig
-    policy: Policy | CompiledPolicy
+    policy: Policy | CompiledPolicy | OwnActing
     store: VariableStore
     num_steps: int
 
@@ -71,7 +73,7 @@ def find_acting(source: Any, checkpoint: str | int, explore: bool, options: dict
         store.publish(0, {"policy": source.arrays})
         with contextlib.closing(experiment.make_environment(0)) as made:
             check_fits(make_environment_spec(made), source.agent_observation_spec, source.agent_action_spec)
-        return Acting(experiment, source.pure_policy, store, 0)
+        return Acting(experiment, source.acting, store, 0)
     if isinstance(source, Travelling) or (isinstance(source, ExperimentConfig) and source.run_directory is None):
         experiment = source if isinstance(source, ExperimentConfig) else source.experiment
         experiment = ExperimentConfig(**{**vars(experiment), **options})
@@ -96,7 +98,7 @@ class SamplingWorker:
     def __init__(self, acting: Acting, num_envs: int | None, seed: int, explore: bool):
         """Makes the environments; see `sampling.Sampler`."""
         self._experiment, policy, self._store, num_steps = acting
-        self._policy = compiled(policy)
+        self._policy = policy if isinstance(policy, OwnActing) else compiled(policy)
         self._actor_index = ActorIndex(num_steps=num_steps)
         environment_seed, key_seed = np.random.SeedSequence([self._experiment.seed, 3, seed]).generate_state(2) >> 1
         self._key = jax.random.PRNGKey(int(key_seed))

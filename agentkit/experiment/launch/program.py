@@ -96,6 +96,11 @@ def make_program(experiment: ExperimentConfig, config: LaunchConfig, spec: Envir
             "ready (--ready): inference nodes choose actions for all environments of an actor together. Leave one of "
             "the two out."
         )
+    if config.num_inference and experiment.agent.make_actor is not None:
+        raise ConfigError(
+            f"num_inference={config.num_inference} (--inference): the agent's own actor (make_actor) chooses its "
+            "actions itself. Leave num_inference out."
+        )
     program = Program(program_name(experiment.describe()))
     transport = config.transport or ("ray" if config.engine == "ray" else "shared_memory")
     roles = make_roles(config.num_actors, config.learner_gpus)

@@ -90,6 +90,11 @@ def launch(
             not be written; or a callback failed.
     """
     config = LaunchConfig(num_actors=num_actors, num_evaluators=num_evaluators, engine=engine, **settings)
+    if callable(experiment.replay):
+        raise ConfigError(
+            f"replay: a launched program's replay is a server's, which {experiment.replay!r:.80} does not make. Leave "
+            "it out, or use agentkit.run."
+        )
     experiment = dataclasses.replace(with_callbacks(experiment, callbacks), replay="reverb", progress=False)
     Hooks(experiment)  # Refuses callbacks of no use.
     check_run_directory(experiment, resume)
@@ -108,7 +113,7 @@ def _launch(
     spec = find_spec(experiment, beside=True)
     parts = check_fit(experiment, spec)
     if not resume:
-        experiment = find_initial_state(experiment, parts.update, parts.state).experiment
+        experiment = find_initial_state(experiment, parts).experiment
     found = prepare_launch(experiment, resume, dataclasses.asdict(config))
     directory = None if experiment.run_directory is None else pathlib.Path(experiment.run_directory).absolute()
     program = make_program(experiment, config, spec)

@@ -15,12 +15,13 @@ from typing import Any, final
 import jax
 import numpy as np
 
-from agentkit.actors import CompiledPolicy
-from agentkit.agents.common.agent import Agent
+from agentkit.actors import CompiledPolicy, Policy
+from agentkit.agents.common.agent import Agent, no_policy
 from agentkit.child import check_not_forked
 from agentkit.errors import SpecError
 from agentkit.experiment.config import identity
 from agentkit.experiment.config.codes import parse
+from agentkit.experiment.policies.own_actor import OwnActing
 from agentkit.learning import CompiledUpdate, Update
 from agentkit.specs import EnvironmentSpec
 from agentkit.types import Nest
@@ -58,13 +59,20 @@ class AgentParts:
         return update
 
     @functools.cached_property
+    def pure_policy(self) -> Policy | None:
+        """Returns the policy to explore with; None of an agent that has no `make_policy`."""
+        return None if self.agent.make_policy is no_policy else self.agent.make_policy(self.networks)
+
+    @functools.cached_property
     def compiled_update(self) -> CompiledUpdate:
         """Returns the update for a learner."""
         return CompiledUpdate(self.update)
 
     @functools.cached_property
     def state(self) -> Nest:
-        """Returns the shapes and dtypes of the training state, which is not computed for it."""
+        """Returns the shapes and dtypes of the training state, which is not computed for it; of an own learner ()."""
+        if self.agent.make_learner is not None:
+            return ()
         return state_shapes(self.update)
 
     def make_update(self) -> None:
@@ -75,8 +83,10 @@ class AgentParts:
         """
         assert self.state is not None
 
-    def policy(self, evaluation: bool = False) -> CompiledPolicy:
-        """Returns the policy to explore with, or the one to be judged by."""
+    def policy(self, evaluation: bool = False) -> CompiledPolicy | OwnActing:
+        """Returns the policy to explore with, or the one to be judged by; or what makes the agent's own actor."""
+        if self.agent.make_actor is not None:
+            return OwnActing(self.agent, self.networks, evaluation)
         if evaluation not in self._policies:
             self._policies[evaluation] = CompiledPolicy(self.agent.make_policy(self.networks, evaluation))
         return self._policies[evaluation]
@@ -116,8 +126,10 @@ def make_parts(agent: Agent, environment_spec: EnvironmentSpec) -> AgentParts:
     return parts
 
 
-def find_policy(agent: Agent, networks: Any, evaluation: bool) -> CompiledPolicy:
+def find_policy(agent: Agent, networks: Any, evaluation: bool) -> CompiledPolicy | OwnActing:
     """Returns the policy of networks that `make_parts` made of this agent, or makes it of any others."""
+    if agent.make_actor is not None:
+        return OwnActing(agent, networks, evaluation)
     for parts in _kept:
         if parts.networks is networks and parts.agent == agent:
             return parts.policy(evaluation)

@@ -6,21 +6,18 @@ import contextlib
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, final
+from collections.abc import Sequence
+from typing import Any, final
 
-import jax
-import numpy as np
-import tree
-
-from agentkit.actors.policy import Policy, first_state
 from agentkit.agents.common.agent import Agent
 from agentkit.checkpoint import Checkpoint
-from agentkit.child import check_not_forked
-from agentkit.errors import ConfigError, SpecError, says_what_was_meant
+from agentkit.errors import ConfigError, says_what_was_meant
 from agentkit.experiment.config import identity
 from agentkit.experiment.config.experiment_config import ExperimentConfig
-from agentkit.experiment.policies.policy_file import POLICY_FILE, PolicyFile, read_policy, write_policy
+from agentkit.experiment.policies.loaded_actor import LoadedActor
+from agentkit.experiment.policies.loaded_policy import LoadedPolicy, Origin
+from agentkit.experiment.policies.own_actor import OwnActing
+from agentkit.experiment.policies.policy_file import POLICY_FILE, PolicyFile, read_policy
 from agentkit.experiment.policies.restore_policy import (
     RestoredPolicy,
     check_run,
@@ -29,212 +26,13 @@ from agentkit.experiment.policies.restore_policy import (
     restore_experiment,
     restore_policy,
 )
-from agentkit.specs import EnvironmentSpec, fit, from_own_terms, in_own_terms, in_words
-from agentkit.types import Nest
+from agentkit.specs import EnvironmentSpec
 from agentkit.variables import VariableClient, VariableStore
-from agentkit.wrappers.canonical_actions import to_bounds
-
-
-class ActingState(NamedTuple):
-    """Holds what a policy carries from one step of an episode to the next.
-
-    Attributes:
-        key: PRNG key ``uint32[2]``.
-        policy: the policy's own state, such as a recurrent core's; leaves ``[B, ...]`` of a batch.
-    """
-
-    key: jax.Array
-    policy: Nest
-
-
-class Origin(NamedTuple):
-    """Says which run a policy is of.
-
-    Attributes:
-        experiment: that was run.
-        counts: the steps and the updates that the policy was trained for; None where the run did not count them.
-    """
-
-    experiment: ExperimentConfig
-    counts: tuple[int | None, int | None]
 
 
 def counts_of(found: Checkpoint) -> tuple[int, int]:
     """Returns the steps and the updates of a run's checkpoint, or of its best policy."""
     return found.step, int(found.state["learner" if "learner" in found.state else "best"]["num_updates"])
-
-
-OTHER_WORDS_TO_ACT = ("act", "action", "compute_action", "compute_single_action", "get_action", "predict")
-
-
-@final
-class LoadedPolicy:
-    """Acts as a trained agent does: ``action, state = policy(observation, state)``; None begins an episode.
-
-    One without a memory needs no state: ``action = policy.select_action(observation)``.
-
-    Observations are as the run's wrappers give them, of any dtype that `specs.fit` casts to theirs; actions have the
-    environment's own bounds and dtypes. Choices count from where the environment itself counts them, where no wrapper
-    of the run changed them. Both may have a batch axis in front.
-
-    Attributes:
-        observation_spec: what it takes.
-        action_spec: what it returns.
-        agent_observation_spec: of what its agent was trained with, which `observation_spec`'s is made: choices from 0.
-        agent_action_spec: of what its agent was trained to return, which is made `action_spec`'s.
-        arrays: its parameters.
-        pure_policy: the pure function of parameters and one observation that it calls; actions in [-1, 1] or from 0.
-        environment_spec: what its agent was made for.
-        explore: whether it acts as in training.
-        origin: the run that it is of; None for that of a file.
-    """
-
-    def __init__(
-        self, agent: Agent, policy: Policy, params: Nest, file: PolicyFile, seed: int, explore: bool = False,
-        origin: Origin | None = None,
-    ):  # fmt: skip
-        """Makes a `LoadedPolicy`; `load` does.
-
-        Args:
-            agent: whose policy it is.
-            policy: to act with.
-            params: its parameters.
-            file: what `save` writes, but for the parameters.
-            seed: of its sampling.
-            explore: whether `policy` acts as in training.
-            origin: the run that it is of; None where nothing is known of it.
-        """
-        check_not_forked()
-        self.agent = agent
-        self.environment_spec = file.environment_spec
-        self.explore, self.origin = explore, origin
-        self.agent_observation_spec = file.environment_spec.observations
-        self.observation_spec = in_own_terms(self.agent_observation_spec)
-        self.action_spec = in_own_terms(file.own_actions)
-        self.agent_action_spec = file.environment_spec.actions
-        self._file = file
-        self.arrays = jax.tree.map(np.asarray, params)
-        self._params = jax.device_put(params)
-        self._key = jax.random.PRNGKey(seed)
-
-        def act(params: Nest, state: ActingState, observation: Nest) -> tuple[Nest, ActingState]:
-            key, act_key = jax.random.split(state.key)
-            action, policy_state, _ = policy.act(params, act_key, observation, state.policy)
-            return action, ActingState(key, policy_state)
-
-        def act_batch(params: Nest, state: ActingState, observation: Nest) -> tuple[Nest, ActingState]:
-            key, act_key = jax.random.split(state.key)
-            keys = jax.random.split(act_key, len(jax.tree.leaves(observation)[0]))
-            action, policy_state, _ = jax.vmap(policy.act, (None, 0, 0, 0))(params, keys, observation, state.policy)
-            return action, ActingState(key, policy_state)
-
-        self.pure_policy = policy
-        self._act, self._act_batch = jax.jit(act), jax.jit(act_batch)
-
-    def __repr__(self) -> str:
-        """Returns whose policy it is, what it takes and what it returns."""
-        name = type(self.agent.config).__module__.rpartition(".")[2]
-        observations, actions = in_words(self.observation_spec), in_words(self.action_spec)
-        return f"LoadedPolicy(of {name}, observations {observations}, actions {actions})"
-
-    def __call__(self, observation: Nest, state: ActingState | None = None) -> tuple[Nest, ActingState]:
-        """Returns the action for an observation, and the state to hand in with the next one.
-
-        Args:
-            observation: of `observation_spec`, or each leaf ``[B, ...]``.
-            state: what the call before returned; None at the start of an episode (of all B).
-
-        Raises:
-            SpecError: the observation has another structure, shape or kind, or numbers that are not finite, or choices
-                that there are not.
-            ConfigError: this process was forked from one that had used JAX.
-        """
-        check_not_forked()
-        observation, batch_size = self._read(observation)
-        if state is None:
-            self._key, init_key, key = jax.random.split(self._key, 3)
-            policy_state = first_state(self.pure_policy, init_key, num_envs=batch_size)
-            reset = self.pure_policy.reset if batch_size is None else jax.vmap(self.pure_policy.reset)
-            state = ActingState(key, reset(policy_state) if jax.tree.leaves(policy_state) else policy_state)
-        act = self._act if batch_size is None else self._act_batch
-        action, state = act(self._params, state, observation)
-        specs = self.agent_action_spec, self.action_spec
-        return tree.map_structure(lambda leaf, *each: to_bounds(np.asarray(leaf), *each), action, *specs), state
-
-    def select_action(self, observation: Nest) -> Nest:
-        """Returns the action alone, of a policy that keeps nothing from one step to the next.
-
-        Args:
-            observation: of `observation_spec`, or each leaf ``[B, ...]``.
-
-        Raises:
-            ConfigError: the policy has a state, such as a recurrent core's, which would be lost at each step.
-            SpecError: the observation has another structure or shape.
-        """
-        action, state = self(observation)
-        if jax.tree.leaves(state.policy):
-            raise ConfigError(
-                "This policy keeps a state from step to step (a memory, or a count of its steps), and an action alone "
-                "would lose it. Call: action, state = policy(observation, state), with None where an episode begins."
-            )
-        return action
-
-    def __getattr__(self, name: str) -> Any:
-        """Says what another library's word for acting is here."""
-        if name in OTHER_WORDS_TO_ACT:
-            raise AttributeError(
-                f"A LoadedPolicy has no {name!r}. policy.select_action(observation) returns the action alone; with a "
-                "memory, action, state = policy(observation, state)."
-            )
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-    def _read(self, observation: Nest) -> tuple[Nest, int | None]:
-        """Returns the observation as the agent's, and the size of its batch or None."""
-        spec = self.observation_spec
-        try:
-            ndim = np.ndim(tree.flatten_up_to(spec, observation, check_types=False)[0])
-        except (TypeError, ValueError):  # `fit` says it better.
-            ndim = 0
-        single = ndim <= len(tree.flatten(spec)[0].shape)
-        leading, advice = (
-            "" if single else "row",
-            "Give what observation_spec says, or each with a batch axis in front.",
-        )
-        found = fit(observation, spec, "Unexpected observation", leading=leading, advice=advice)
-        sizes = {len(leaf) for leaf in tree.flatten(found)} if not single else set()
-        if len(sizes) > 1:
-            raise SpecError(f"Unexpected observation: expected one number of rows, found {sorted(sizes)}. {advice}")
-        return from_own_terms(found, self.agent_observation_spec), None if single else sizes.pop()
-
-    def save(self, path: str | pathlib.Path, *, extra: Mapping[str, np.ndarray] | None = None) -> None:
-        """Writes a policy file ``.npz``: parameters, the agent's settings and parts, and specs; nothing else.
-
-        Args:
-            path: the file; one of this name is replaced in one step.
-            extra: arrays for other readers, under names with a slash.
-
-        Raises:
-            ConfigError: the name does not end in .npz.
-        """
-        write_policy(path, self._file, self.arrays, extra)
-
-    def export(self, path: str | pathlib.Path, format: str | None = None) -> list[pathlib.Path]:
-        """Writes the policy for another world; returns the files.
-
-        What was written is read back, and its actions are compared with the policy's own. docs/policies.md says what
-        each format needs and how it is used.
-
-        Args:
-            path: the file, or of ``savedmodel`` the folder.
-            format: "policy", "numpy", "stablehlo", "onnx" or "savedmodel"; None goes by the name's end.
-
-        Raises:
-            ConfigError: the format cannot hold this policy, or the name is not the format's.
-            MissingExtraError: it needs a package that is not installed.
-        """
-        from agentkit.experiment.policies.export.formats import export
-
-        return export(self, path, format)
 
 
 @says_what_was_meant
@@ -280,9 +78,12 @@ def _loaded_policy_from(
     agent = restored.experiment.agent
     record = identity.describe_agent(agent, restored.experiment.num_envs or 1)
     file = PolicyFile(record, restored.environment_spec, restored.own_actions)
-    policy = agent.make_policy(restored.networks, evaluation=not explore)
     origin = Origin(restored.experiment, counts if restored.found is None else counts_of(restored.found))
-    return LoadedPolicy(agent, policy, VariableClient(restored.store).params, file, seed, explore, origin)
+    params = VariableClient(restored.store).params
+    if agent.make_actor is not None:
+        return LoadedActor(OwnActing(agent, restored.networks, not explore), params, file, seed, origin)
+    policy = agent.make_policy(restored.networks, evaluation=not explore)
+    return LoadedPolicy(agent, policy, params, file, seed, explore, origin)
 
 
 @final

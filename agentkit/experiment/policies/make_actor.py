@@ -18,11 +18,12 @@ from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop, L
 from agentkit.envs.step_check import StepCheck
 from agentkit.errors import ConfigError, OnNan
 from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.experiment.policies.own_actor import OwnActing, OwnActor
 from agentkit.replay import Replay, Table, with_room
 from agentkit.specs import EnvironmentSpec, is_batched, make_environment_spec
 from agentkit.variables import VariableClient
 
-AnyActor = PolicyActor | BatchedPolicyActor | ReadyPolicyActor
+AnyActor = PolicyActor | BatchedPolicyActor | ReadyPolicyActor | OwnActor
 AnyLoop = EnvironmentLoop | BatchedEnvironmentLoop | ReadyEnvironmentLoop
 
 
@@ -96,7 +97,7 @@ def make_own_tables(experiment: ExperimentConfig, spec: EnvironmentSpec, environ
 
 def make_actor(
     environment: Any,
-    policy: Policy | CompiledPolicy,
+    policy: Policy | CompiledPolicy | OwnActing,
     key: jax.Array,
     client: VariableClient,
     adder: Adder | list[Adder] | None = None,
@@ -106,12 +107,23 @@ def make_actor(
 
     Args:
         environment: what it will act in.
-        policy: how to act.
+        policy: how to act; or what makes the agent's own actor.
         key: PRNG key ``uint32[2]``.
         client: where parameters come from.
         adder: what `make_adder` made; None records nothing.
         actor_index: which one it is of the actors that explore together.
     """
+    if isinstance(policy, OwnActing):
+        assert not isinstance(adder, list), "check_own_boxes has refused it"
+
+        def make_policy_actor(stock: Policy) -> Any:
+            return make_actor(environment, stock, key, client, adder, actor_index)
+
+        return policy.make(
+            make_environment_spec(environment), key, client, adder,
+            num_envs=environment.num_envs if is_batched(environment) else None, environment=environment,
+            make_policy_actor=make_policy_actor,
+        )  # fmt: skip
     if isinstance(adder, list):
         return ReadyPolicyActor(policy, key, client, adder, actor_index)
     if not is_batched(environment):

@@ -15,7 +15,7 @@ import tree
 
 from agentkit import nests, specs
 from agentkit.callbacks import read_best
-from agentkit.checkpoint import Checkpoint, read_all, read_latest, steps
+from agentkit.checkpoint import Checkpoint, nest_like, read_all, read_latest, steps
 from agentkit.envs.resumable import ResumableEnvironment
 from agentkit.errors import CheckpointError, ConfigError, SpecError
 from agentkit.experiment.config.experiment_config import ExperimentConfig
@@ -135,7 +135,9 @@ def restore_experiment(
     with contextlib.closing(experiment.make_environment(experiment.seed)) as environment:
         spec, actions = make_environment_spec(environment), own_actions(environment)
     parts = make_parts(experiment.agent, spec)
-    if "best" in found.state:
+    if experiment.agent.make_learner is not None:
+        store.publish(*_read_own(found))
+    elif "best" in found.state:
         best = found.state["best"]
         params = read_params(parts.update, best["policy"], f"The policy {found.path}")
         store.publish(int(best["num_updates"]), {"policy": params})
@@ -144,6 +146,14 @@ def restore_experiment(
         state = nests.restore_from_paths(placeholders(parts.state), learner["state"], "Learner state")
         store.publish(int(learner["num_updates"]), parts.compiled_update.variables(state))
     return RestoredPolicy(experiment, parts.networks, store, found, spec, actions)
+
+
+def _read_own(found: Checkpoint) -> tuple[int, dict[str, Nest]]:
+    """Returns the updates and the variables that a learner of a user's own has left in a checkpoint."""
+    state = found.state["best" if "best" in found.state else "learner"]
+    arrays = state["policy" if "best" in found.state else "variables"]
+    variables = nests.restore_from_paths(nest_like(state["structure"]), arrays, f"The variables {found.path}")
+    return int(state["num_updates"]), {"policy": variables} if "best" in found.state else variables
 
 
 def find_checkpoint(run_directory: str | pathlib.Path, which: str | int) -> Checkpoint:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from agentkit.experiment.policies.loading import OTHER_WORDS_TO_ACT, LoadedPolicy, Policies
+from agentkit.experiment.policies.loaded_policy import OTHER_WORDS_TO_ACT, LoadedPolicy
+from agentkit.experiment.policies.loading import Policies
 
 
 @dataclasses.dataclass(frozen=True)

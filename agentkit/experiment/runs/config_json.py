@@ -36,7 +36,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
     **identity.KINDS,
     "num_steps": (int,),
     "seed": (int,),
-    "replay": (str,),
+    "replay": (str, dict),
     "num_envs": (int, _NONE),
     "evaluation_samples": (bool,),
     "tensorboard": (bool,),
@@ -205,6 +205,8 @@ def experiment_from_record(
     names = {field.name for field in dataclasses.fields(ExperimentConfig)}
     names -= {"agent", "run_directory", "environment", "environment_settings", "wrappers", "callbacks"}
     settings = {name: value for name, value in record.items() if name in names}
+    if isinstance(settings.get("replay"), dict) and "replay" not in changes:
+        settings["replay"] = identity.rebuild_replay(settings["replay"], run_directory, imports)
     if "loggers" in settings:
         settings["loggers"] = identity.rebuild_loggers(settings["loggers"], run_directory, imports)
     if "num_steps" not in settings | changes:

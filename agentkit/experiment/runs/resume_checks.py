@@ -9,6 +9,7 @@ from agentkit import checkpoint
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment.config import callback_record, identity
 from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.experiment.config.recipes import names_only
 from agentkit.experiment.runs.config_json import check_run_directory, read_record, write_config
 
 
@@ -63,7 +64,7 @@ def check_same(experiment: ExperimentConfig, found: checkpoint.Checkpoint) -> No
     saved, now = found.state["experiment"], experiment.describe()
     differs = identity.difference(saved, now)
     for name in _FIXED:
-        if differs is None and saved.get(name) != now[name]:  # Runs of earlier versions have no `ready`.
+        if differs is None and names_only(saved.get(name)) != names_only(now[name]):  # Older runs have no `ready`.
             differs = name, saved.get(name), now[name]
     if differs is not None:
         raise _differs(found, *differs)

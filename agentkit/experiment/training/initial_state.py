@@ -17,6 +17,7 @@ from agentkit import checkpoint, nests
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.config.identity import describe_agent
+from agentkit.experiment.policies.agent_parts import AgentParts
 from agentkit.experiment.policies.restore_policy import find_checkpoint, placeholders, read_params
 from agentkit.learning import Update
 from agentkit.types import Nest
@@ -37,7 +38,7 @@ class InitialState(NamedTuple):
     message: str = ""
 
 
-def find_initial_state(experiment: ExperimentConfig, update: Update, shapes: Nest) -> InitialState:
+def find_initial_state(experiment: ExperimentConfig, parts: AgentParts) -> InitialState:
     """Reads what `experiment.init_from` names, and checks that the agent can begin with it.
 
     Parameters, targets, optimisers and statistics are the source's. Counts are the new run's own: its steps and
@@ -45,8 +46,7 @@ def find_initial_state(experiment: ExperimentConfig, update: Update, shapes: Nes
 
     Args:
         experiment: the new run's.
-        update: its agent's.
-        shapes: of the update's training state.
+        parts: of its agent.
 
     Raises:
         ConfigError: there is no such run or checkpoint, or it is another agent's: names the first part that differs.
@@ -57,10 +57,10 @@ def find_initial_state(experiment: ExperimentConfig, update: Update, shapes: Nes
     _check_agent(experiment, found)
     is_best = "best" in found.state
     whole = _find_whole(experiment, found.step) if is_best else found
-    training = _read(experiment, whole, shapes)
+    training = _read(experiment, whole, parts.state)
     _check_rewards(experiment, whole)
     if is_best and whole.step != found.step:
-        training = _with_policy(update, training, found)
+        training = _with_policy(parts.update, training, found)
     step = experiment.init_checkpoint if is_best else found.step
     message = f"Begins with the training state of {whole.path}."
     if is_best and whole.step != found.step:

@@ -42,7 +42,7 @@ class Filling(NamedTuple):
     extras: Nest
 
 
-def read_fillings(experiment: ExperimentConfig, spec: EnvironmentSpec, policy: Policy) -> list[Filling]:
+def read_fillings(experiment: ExperimentConfig, spec: EnvironmentSpec, policy: Policy | None) -> list[Filling]:
     """Reads the data that a run's replay begins with, and checks them against the environment and the agent.
 
     Args:
@@ -65,7 +65,7 @@ def read_fillings(experiment: ExperimentConfig, spec: EnvironmentSpec, policy: P
         prior = agent.experience
 
         def make_prior_adder(replay: Replay) -> Adder:
-            return prior.make_prior_adder(replay, spec, policy.extras_spec)
+            return prior.make_prior_adder(replay, spec, () if policy is None else policy.extras_spec)
 
         fillings.append((PRIOR_TABLE, prior.data, make_prior_adder))
     if not fillings:
@@ -156,7 +156,7 @@ class _Played(dm_env.Environment):
         return self._spec.actions
 
 
-def _extras(experiment: ExperimentConfig, table: Table, policy: Policy) -> Nest:
+def _extras(experiment: ExperimentConfig, table: Table, policy: Policy | None) -> Nest:
     """Returns what the data have in the place of a policy's extras: a memory that has seen nothing.
 
     Raises:
@@ -167,7 +167,7 @@ def _extras(experiment: ExperimentConfig, table: Table, policy: Policy) -> Nest:
             "data (--data): the agent learns once from each of its own steps, and keeps none. Give data to an agent "
             "with replay, such as dqn, sac or r2d2."
         )
-    if not jax.tree.leaves(policy.extras_spec):
+    if policy is None or not jax.tree.leaves(policy.extras_spec):
         return ()
     state = jax.eval_shape(policy.init, jax.ShapeDtypeStruct((2,), np.uint32))
     kinds = [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(state)]

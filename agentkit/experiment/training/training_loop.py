@@ -27,6 +27,7 @@ from agentkit.experiment.policies.result import Result
 from agentkit.experiment.runs.lock import RunFolder
 from agentkit.experiment.runs.logs import RunLogs
 from agentkit.experiment.training.hooks import Hooks
+from agentkit.experiment.training.own_learner import OwnLearner
 from agentkit.experiment.training.signals import StopOnSignal
 from agentkit.learning import Learner
 from agentkit.types import TableInfo
@@ -117,7 +118,7 @@ class Training:
 
     experiment: ExperimentConfig
     work: Work
-    learner: Learner
+    learner: Learner | OwnLearner
     evaluator: Evaluator | None
     logs: RunLogs
     hooks: Hooks

@@ -32,10 +32,12 @@ from agentkit.experiment.launch.sharing.exploring import find_start
 from agentkit.experiment.launch.sharing.priorities import LargestPriorities
 from agentkit.experiment.launch.sharing.step_goal import StepGoal
 from agentkit.experiment.launch.sharing.transports import make_source
+from agentkit.experiment.policies.agent_parts import AgentParts
 from agentkit.experiment.policies.make_actor import AnyActor, AnyLoop, make_actor, make_adder, make_loop
 from agentkit.experiment.runs.logs import make_logger
 from agentkit.replay import Replay, Table
 from agentkit.specs import EnvironmentSpec, is_batched, make_environment_spec
+from agentkit.types import Nest
 from agentkit.variables import VariableClient
 
 
@@ -82,10 +84,10 @@ def actor_node(
         else:
             client = VariableClient(
                 make_source(context, variables), update_seconds=PARAMETER_SECONDS, timeout=120.0,
-                max_age_seconds=max_parameter_age_seconds, place=jax.device_put,
+                max_age_seconds=max_parameter_age_seconds, place=jax.device_put if agent.make_actor is None else _as_is,
             )  # fmt: skip
-            policy, key = agent.make_policy(agent.make_networks(spec)), jax.random.PRNGKey(seed)
-            actor = make_actor(environment, policy, key, client, adder, index)
+            policy = AgentParts(agent, spec).policy()
+            actor = make_actor(environment, policy, jax.random.PRNGKey(seed), client, adder, index)
         loop = make_loop(environment, actor, log=log, on_nan=experiment.on_nan, observers=hooks.observers())
         client.update(wait=True)
         hooks.watch(count_updates=lambda: client.version)
@@ -98,6 +100,10 @@ def actor_node(
         except (ReplayClosedError, InferenceClosedError):
             if not context.should_stop:
                 raise
+
+
+def _as_is(params: Nest) -> Nest:
+    return params  # An actor of the user's own need not know of JAX's devices.
 
 
 def _connect(tables: Sequence[Table], endpoint: Mapping[str, Any], stack: contextlib.ExitStack) -> Replay:

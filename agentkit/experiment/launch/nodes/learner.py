@@ -29,15 +29,16 @@ from agentkit.experiment.launch.sharing.common import (
 )
 from agentkit.experiment.launch.sharing.exploring import save_explored
 from agentkit.experiment.launch.sharing.transports import PUBLISH_SECONDS, make_publisher
-from agentkit.experiment.policies.agent_parts import state_shapes
+from agentkit.experiment.policies.agent_parts import AgentParts
 from agentkit.experiment.runs.lock import RunFolder
 from agentkit.experiment.runs.logs import make_logger
 from agentkit.experiment.runs.resume_checks import ResumeError
 from agentkit.experiment.training.devices import learner_devices
 from agentkit.experiment.training.hooks import Hooks
 from agentkit.experiment.training.initial_state import find_initial_state
+from agentkit.experiment.training.own_learner import OwnLearner, make_learner
 from agentkit.experiment.training.prior_data import refuse_prior_data
-from agentkit.learning import Learner, LearnerCallbacks, Update
+from agentkit.learning import Learner, LearnerCallbacks
 from agentkit.specs import EnvironmentSpec
 
 DRAIN_SECONDS = 60.0
@@ -70,12 +71,11 @@ def learner_node(
         data = stack.enter_context(contextlib.closing(make_data(agent, spec, replay)))
         logger = stack.enter_context(make_logger(experiment, "learner", resume_step(context), count_dropped(context)))
         hooks = node_hooks(context, experiment)
-        update = agent.make_update(agent.make_networks(spec))
-        learner = Learner(
-            update,
+        parts = AgentParts(agent, spec)
+        learner = make_learner(
+            parts,
             data,
             jax.random.PRNGKey(experiment.seed),
-            num_updates=agent.batch_plan.num_updates,
             callbacks=LearnerCallbacks(
                 publisher=publisher,
                 write_priorities=data.write_priorities,
@@ -86,9 +86,10 @@ def learner_node(
             devices=devices,
             on_nan=experiment.on_nan,
         )
+        stack.enter_context(contextlib.closing(learner))
         saver = _Saver(context, experiment, learner, data, hooks)
         if not saver.restore():
-            _begin(learner, experiment, update)
+            _begin(learner, experiment, parts)
         publisher.open()
         hooks.watch(count_updates=lambda: learner.num_updates_done)
         hooks.emit("on_start", None)
@@ -112,14 +113,15 @@ def _check_is_the_first(context: NodeContext) -> None:
         )
 
 
-def _begin(learner: Learner, experiment: ExperimentConfig, update: Update) -> None:
+def _begin(learner: Learner | OwnLearner, experiment: ExperimentConfig, parts: AgentParts) -> None:
     """Begins with the training state of another run, if the experiment names one."""
-    initial = find_initial_state(experiment, update, state_shapes(update))
+    initial = find_initial_state(experiment, parts)
     if initial.training is not None:
+        assert isinstance(learner, Learner), "check_own_boxes has refused another"
         learner.begin_with(initial.training)
 
 
-def _learn(context: NodeContext, learner: Learner, data: ServerData | ShardedData, saver: _Saver) -> None:
+def _learn(context: NodeContext, learner: Learner | OwnLearner, data: ServerData | ShardedData, saver: _Saver) -> None:
     """Steps until told to stop. Neither an empty table nor a server that is away ends it."""
     first, outage = learner.num_updates_done, time.monotonic()
     while not context.should_stop:
@@ -141,7 +143,7 @@ def _learn(context: NodeContext, learner: Learner, data: ServerData | ShardedDat
         saver.save_if_due()
 
 
-def _drain(context: NodeContext, learner: Learner, first: int) -> None:
+def _drain(context: NodeContext, learner: Learner | OwnLearner, first: int) -> None:
     """Learns from what replay still lets it draw, for a minute at most; `first` updates came before this node."""
     deadline = time.monotonic() + DRAIN_SECONDS
     with contextlib.suppress(ReplayTimeoutError, ReplayClosedError):
@@ -158,7 +160,7 @@ class _Saver:
         self,
         context: NodeContext,
         experiment: ExperimentConfig,
-        learner: Learner,
+        learner: Learner | OwnLearner,
         data: ServerData | ShardedData,
         hooks: Hooks,
     ):

@@ -32,11 +32,15 @@ class Exportable(Protocol):
     """Has what an export needs of a policy; a `LoadedPolicy` is one, and says more of each attribute."""
 
     arrays: Nest
-    pure_policy: Policy
     observation_spec: Nest
     action_spec: Nest
     agent_observation_spec: Nest
     agent_action_spec: Nest
+
+    @property
+    def pure_policy(self) -> Policy:
+        """Returns the pure function of parameters and one observation."""
+        ...
 
     def __call__(self, observation: Nest, /) -> tuple[Nest, Any]:
         """Returns the action for an observation, and a state."""

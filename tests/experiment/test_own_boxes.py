@@ -1,0 +1,325 @@
+"""An actor and a learner of a user's own run, are saved, resumed, evaluated, loaded and sampled like any other."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from typing import Any
+
+import dm_env
+import numpy as np
+import pytest
+
+import agentkit
+from agentkit import adders, checkpoint, core, experiment
+from agentkit.agents import Agent, ReplayConfig, Transitions, dqn
+from agentkit.core import BatchPlan
+from agentkit.envs.catch import Catch
+from agentkit.errors import CheckpointError, ConfigError, NonFiniteError, SpecError
+from agentkit.learning import rate_limit
+from agentkit.replay import InProcessReplay, Table
+from tests.experiment import typed_boxes
+from tests.experiment.own_box_examples import FOLDER, human_at_the_keyboard, planner, tabular_q_learning
+
+CONFIG, QActor, QLearner = tabular_q_learning.CONFIG, tabular_q_learning.QActor, tabular_q_learning.QLearner
+make_agent = tabular_q_learning.make_agent
+CLOSED: list[str] = []
+
+
+class SavedActor(QActor):
+    """Remembers where its random numbers stand."""
+
+    def save(self) -> dict[str, Any]:
+        return {"random": json.dumps(self.random.bit_generator.state)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.random.bit_generator.state = json.loads(state["random"])
+
+    def close(self) -> None:
+        CLOSED.append("actor")
+
+
+class BatchedActor(SavedActor):
+    """Acts in N environments."""
+
+    def select_action(self, observation: Any) -> Any:
+        assert self.parts.num_envs == len(observation) == 3
+        greedy = self.parts.variables.params[tabular_q_learning.index(observation)].argmax(-1)
+        random = self.random.integers(3, size=3)
+        return np.where(self.random.random(3) < self.epsilon, random, greedy).astype(np.int32)
+
+
+class ClosingLearner(QLearner):
+    """Has what is optional."""
+
+    def metrics(self) -> dict[str, float]:
+        return {"largest": float(self.q.max())}
+
+    def close(self) -> None:
+        CLOSED.append("learner")
+
+
+class NanLearner(QLearner):
+    """Learns too much."""
+
+    def step(self) -> None:
+        super().step()
+        self.q[0, 0] = np.nan
+
+
+def make_tables(spec: Any) -> list[Table]:
+    limit = rate_limit(BatchPlan("steps", 16), updates_per_insert=1.0, min_replay_size=100)
+    return [Table("steps", adders.NStepAdder.layout(spec), max_size=10_000, rate_limiter=limit)]
+
+
+def make_adder(replay: Any, spec: Any) -> core.Adder:
+    writer = replay.writer(adders.NStepAdder.history(1))
+    return adders.NStepAdder(writer, spec, tables="steps", n=1, discount=0.99)
+
+
+def make_replay(tables: Any) -> InProcessReplay:
+    CLOSED.append("replay was made")
+    return InProcessReplay(tables, seed=7)
+
+
+def shield(parts: core.ActorParts) -> core.Actor:
+    """The agent's own policy, whose actions nobody changes."""
+    assert parts.make_policy_actor is not None
+    return parts.make_policy_actor()
+
+
+SAVED = dataclasses.replace(make_agent(), make_actor=SavedActor, make_learner=ClosingLearner)
+COMPOSED = agentkit.compose(
+    make_actor=SavedActor, make_learner=QLearner, make_tables=make_tables, make_adder=make_adder,
+    batch_plan=BatchPlan("steps", 16),
+)  # fmt: skip
+AGENTS = {
+    "an experience": SAVED,
+    "functions": COMPOSED,
+    "another agent's policy": dqn.make_agent(dqn.Config(hidden_sizes=(4,), batch_size=4, min_replay_size=20)),
+}
+
+
+def plan(agent: Any, num_steps: int, directory: Any = None, **settings: Any) -> agentkit.ExperimentConfig:
+    settings = {"evaluation_period": 0, **settings}
+    return agentkit.ExperimentConfig(agent, "agentkit:catch", num_steps, run_directory=directory, **settings)
+
+
+def learned(directory: Any) -> Any:
+    found = checkpoint.read_latest(directory / "checkpoints")
+    assert found is not None
+    return found.state["learner"]["own"]["q"]
+
+
+def test_a_table_learns_and_is_evaluated_loaded_and_sampled(tmp_path: Any) -> None:
+    result = agentkit.run(plan(SAVED, 2_000, tmp_path / "run", evaluation_period=2_000, evaluation_episodes=5))
+    assert result.evaluations[-1]["episode_return"] > 0.5
+    assert result.updates > 1_500
+    assert np.mean(agentkit.evaluate(result, num_episodes=5)["episode_return"]) > 0.5
+    assert np.mean(agentkit.evaluate(tmp_path / "run", num_episodes=5)["episode_return"]) > 0.5
+
+    policy = agentkit.load(tmp_path / "run")
+    environment = Catch(seed=3)
+    timestep = environment.reset()
+    while not timestep.last():
+        timestep = environment.step(policy.select_action(timestep.observation))
+    assert timestep.reward == 1.0
+    assert agentkit.sample(tmp_path / "run", steps=9).by_episode()[0].reward[-1] == 1.0
+    assert "largest" in (tmp_path / "run" / "logs" / "learner.csv").read_text()
+    for refused in (policy.save, policy.export):
+        with pytest.raises(ConfigError, match=r"make_actor\), which is Python code and no file can hold") as caught:
+            refused(tmp_path / "policy.npz")
+        assert "\n" not in str(caught.value)
+    with pytest.raises(ConfigError, match="one observation at a time; found a batch of 2"):
+        policy.select_action(np.zeros((2, 10, 5), np.float32))
+
+
+@pytest.mark.parametrize("kind", ["an experience", "functions"])
+@pytest.mark.parametrize("num_envs", [None, 3])
+def test_a_resumed_run_is_the_same_to_the_bit(kind: str, num_envs: int | None, tmp_path: Any) -> None:
+    agent = AGENTS[kind]
+    if num_envs is not None:
+        agent = dataclasses.replace(agent, make_actor=BatchedActor)
+    agentkit.run(plan(agent, 420, tmp_path / "whole", num_envs=num_envs))
+    agentkit.run(plan(agent, 210, tmp_path / "halves", num_envs=num_envs))
+    assert agentkit.experiment.read_config(tmp_path / "halves").agent == agent.with_num_envs(num_envs or 1)
+    result = agentkit.resume(tmp_path / "halves", num_steps=420)
+    assert result.steps == 420
+    assert learned(tmp_path / "whole").any()
+    np.testing.assert_array_equal(learned(tmp_path / "halves"), learned(tmp_path / "whole"))
+
+
+def test_actor_and_learner_are_closed_and_an_actor_without_a_state_is_made_anew(tmp_path: Any) -> None:
+    CLOSED.clear()
+    agentkit.run(plan(SAVED, 150, tmp_path / "run"))
+    assert sorted(CLOSED) == ["actor", "learner"]
+    bare = make_agent()
+    agentkit.run(plan(bare, 150, tmp_path / "bare"))
+    assert agentkit.resume(tmp_path / "bare", num_steps=200).steps == 200
+
+
+def test_a_run_is_not_gone_on_with_by_other_boxes(tmp_path: Any) -> None:
+    agentkit.run(plan(SAVED, 120, tmp_path / "run"))
+    with pytest.raises(CheckpointError, match="make_learner"):
+        agentkit.run(plan(dataclasses.replace(SAVED, make_learner=QLearner), 150, tmp_path / "run"), resume=True)
+    closure = dataclasses.replace(SAVED, make_actor=lambda parts: QActor(parts))
+    agentkit.run(plan(closure, 120, tmp_path / "closure"))
+    with pytest.raises(ConfigError, match="make_actor is a lambda"):
+        agentkit.resume(tmp_path / "closure")
+
+
+@pytest.mark.full
+def test_a_policys_actor_may_be_wrapped_and_the_best_of_an_own_learner_is_kept(tmp_path: Any) -> None:
+    stock = AGENTS["another agent's policy"]
+    whole, shielded = (
+        agentkit.run(plan(agent, 60, tmp_path / name)).policies
+        for name, agent in {"stock": stock, "shield": dataclasses.replace(stock, make_actor=shield)}.items()
+    )
+    assert whole is not None and shielded is not None
+    states = [checkpoint.read_latest(tmp_path / name / "checkpoints").state for name in ("stock", "shield")]  # type: ignore[union-attr]
+    for path, leaf in states[0]["learner"]["state"].items():
+        np.testing.assert_array_equal(leaf, states[1]["learner"]["state"][path])
+    best = agentkit.callbacks.keep_best(min_episodes=1)
+    agentkit.run(plan(SAVED, 300, tmp_path / "best", evaluation_period=150, evaluation_episodes=1), callbacks=[best])
+    assert agentkit.load(tmp_path / "best", checkpoint="best").arrays.shape == (225, 3)
+
+
+def test_a_run_of_own_boxes_is_profiled() -> None:
+    profile = experiment.Profile()
+    agentkit.run(plan(SAVED, 150), profile=profile)
+    assert profile.num_updates > 0
+
+
+def test_replay_by_a_function_of_tables(tmp_path: Any) -> None:
+    CLOSED.clear()
+    agentkit.run(plan(make_agent(), 150, tmp_path / "run", replay=make_replay))
+    assert "replay was made" in CLOSED
+    assert experiment.read_config(tmp_path / "run").replay is make_replay
+    assert agentkit.resume(tmp_path / "run", num_steps=160).steps == 160
+    with pytest.raises(CheckpointError, match="replay="):
+        agentkit.run(plan(make_agent(), 200, tmp_path / "run"), resume=True)
+    with pytest.raises(ConfigError, match="a launched program's replay is a server's"):
+        agentkit.launch(plan(make_agent(), 150, replay=make_replay))
+    with pytest.raises(SpecError, match=r"replay: expected a replay.Replay of the function, found 3"):
+        agentkit.run(plan(make_agent(), 150, replay=lambda tables: 3))
+    agentkit.run(plan(make_agent(), 120, tmp_path / "own", replay=lambda tables: InProcessReplay(tables, seed=1)))
+    with pytest.raises(ConfigError, match="replay is a lambda"):
+        agentkit.resume(tmp_path / "own")
+
+
+class Actionless(core.Actor):
+    """An actor that lacks what it declares."""
+
+    select_action = None  # type: ignore[assignment]
+
+    def observe_first(self, timestep: dm_env.TimeStep) -> None:
+        pass
+
+    def observe(self, action: Any, next_timestep: dm_env.TimeStep) -> None:
+        pass
+
+    def update(self, wait: bool = False) -> None:
+        pass
+
+
+class Unnamed(QLearner):
+    """Publishes without a name."""
+
+    def variables(self) -> Any:
+        return {"q": self.q}
+
+
+WRONG = {
+    "no actor": ({"make_actor": lambda parts: None}, {}, "make_actor: expected a core.Actor of it, found None"),
+    "half an actor": ({"make_actor": lambda parts: Actionless()}, {}, "without select_action"),
+    "no learner": ({"make_learner": lambda parts: None}, {}, "make_learner: expected a core.Learner of it, found None"),
+    "no policy": ({"make_learner": Unnamed}, {}, r"under 'policy', found \['q'\]"),
+    "devices": ({}, {"devices": 1}, r"devices=1 \(--devices\): the agent's make_learner makes"),
+    "init_from": ({}, {"init_from": "."}, r"init_from \(--init-from\): the agent's make_learner"),
+    "ready": ({}, {"num_envs": 4, "workers": 2, "ready": 2}, r"ready=2 \(--ready\): the agent's make_actor"),
+    "columns": ({"experience": COMPOSED.experience}, {"columns": ["t"]}, "columns: make_tables of your own knows"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_cannot_work_is_told_in_one_line(case: str) -> None:
+    parts, settings, message = WRONG[case]
+    with pytest.raises((ConfigError, SpecError), match=message) as caught:
+        agentkit.run(plan(dataclasses.replace(make_agent(), **parts), 150, **settings))
+    assert "\n" not in str(caught.value)
+
+
+def test_an_agent_says_at_once_which_box_it_lacks() -> None:
+    config = ReplayConfig()
+    with pytest.raises(ConfigError, match="make_actor: expected a function, or a make_policy with make_networks"):
+        Agent(config, Transitions(config), make_learner=QLearner)
+    with pytest.raises(ConfigError, match="make_learner: expected a function, or a make_update"):
+        Agent(config, Transitions(config), make_actor=QActor)
+    with pytest.raises(ConfigError, match=r"make_actor: expected a function core.ActorParts -> core.Actor, found 3"):
+        Agent(config, Transitions(config), make_actor=3, make_learner=QLearner)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="acts by an actor of its own"):
+        make_agent().make_policy(None)
+    with pytest.raises(ConfigError, match="learns by a learner of its own"):
+        make_agent().make_update(None)
+
+
+def test_numbers_that_are_not_finite_end_the_run() -> None:
+    with pytest.raises(NonFiniteError, match=r"variables of the learner are nan or inf: \['policy'\]"):
+        agentkit.run(plan(dataclasses.replace(make_agent(), make_learner=NanLearner), 300))
+
+
+def test_stock_boxes_are_recorded_as_before() -> None:
+    record = experiment.ExperimentConfig(
+        dataclasses.replace(AGENTS["another agent's policy"], config=CONFIG), "agentkit:catch", 1
+    ).describe()
+    assert record["agent_parts"].keys() == {"config", "experience", "make_networks", "make_policy", "make_update"}
+    assert experiment.ExperimentConfig(dqn.make_agent(), "agentkit:catch", 1).describe()["agent_parts"] == {}
+
+
+def test_a_planner_looks_ahead_in_copies_of_the_environment(tmp_path: Any) -> None:
+    """Three steps before the end it sees the reward, with a table that knows nothing: four balls of five are caught."""
+    agentkit.run(plan(planner.make_agent(), 18, tmp_path / "run"))
+    assert not agentkit.load(tmp_path / "run").arrays.any()
+    assert np.mean(agentkit.evaluate(tmp_path / "run", num_episodes=8)["episode_return"]) > 0.0
+    with pytest.raises(AttributeError, match="'step'"):  # It says itself that there is nothing to look ahead in.
+        agentkit.load(tmp_path / "run").select_action(np.eye(10, 5, dtype=np.float32))
+
+
+@pytest.mark.full
+def test_a_person_plays_and_the_agent_learns_and_is_judged() -> None:
+    asked: list[str] = []
+
+    def ask(board: str) -> str:
+        asked.append(board)
+        return "?" if len(asked) == 1 else "asd"[len(asked) % 3]
+
+    agent = human_at_the_keyboard.make_agent(ask)
+    result = agentkit.run(plan(agent, 90, evaluation_period=90, evaluation_episodes=1))
+    assert len(asked) == 91 and asked[0].count("#") == 2
+    assert result.updates > 0 and len(result.evaluations) == 1
+
+
+@pytest.mark.full
+def test_torch_learns_and_is_resumed(tmp_path: Any) -> None:
+    pytest.importorskip("torch")
+    assert FOLDER.is_dir()
+    import torch_actor_critic
+
+    agent = torch_actor_critic.make_agent()
+    agentkit.run(plan(agent, 400, tmp_path / "halves"))
+    result = agentkit.resume(tmp_path / "halves", num_steps=10_000)
+    assert np.mean(agentkit.evaluate(result, num_episodes=50)["episode_return"]) > 0.3
+
+
+def test_a_typed_script_that_gives_each_box_trains() -> None:
+    assert agentkit.run(typed_boxes.experiment).updates > 0
+
+
+@pytest.mark.full
+def test_mypy_is_content_with_it() -> None:
+    pytest.importorskip("mypy")
+    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", typed_boxes.__file__]
+    ended = subprocess.run(command, cwd=FOLDER.parents[1], capture_output=True, text=True, timeout=250)
+    assert ended.returncode == 0, ended.stdout
