@@ -50,7 +50,7 @@ from agentkit.learning import (
     Update,
     UpdateOutput,
     global_norm,
-    loss_gradient,
+    objective,
     optimizer_step,
     steps_before,
     value_in_update,
@@ -194,7 +194,7 @@ def make_update(
         counted = batch._replace(num_steps=num_steps, num_updates=state.num_updates)
         learning_rate = jnp.asarray(value_in_update(step_size, counted))
         params = state.variables.params
-        grads, output = loss_gradient(loss, params, state, with_rows(counted, rows), loss_key)
+        grads, output = jax.grad(objective(loss), has_aux=True)(params, state, with_rows(counted, rows), loss_key)
         params, opt_state = optimizer_step(transformation, grads, params, state.opt_state, learning_rate)
         variables = PolicyVariables(params, observe_segments(state.variables, batch.data))
         metrics = {
@@ -214,7 +214,7 @@ def make_update(
 
     def gradient(variables: PolicyVariables, batch: ReplaySample[Step], key: jax.Array) -> PolicyVariables:
         rows, *_ = advantages(variables, nets.init_statistics(()), batch.data)
-        grads, _ = loss_gradient(loss, variables.params, (), with_rows(batch, rows), key)
+        grads, _ = jax.grad(objective(loss), has_aux=True)(variables.params, (), with_rows(batch, rows), key)
         return variables._replace(params=grads)
 
     def apply(state: State, grads: PolicyVariables) -> State:

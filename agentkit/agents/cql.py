@@ -41,7 +41,7 @@ from agentkit.agents.common.ranges import (
     check_order,
 )
 from agentkit.agents.common.torso import with_torso
-from agentkit.learning import Schedule, Update, UpdateOutput, adam, loss_gradient, optimizer_step
+from agentkit.learning import Schedule, Update, UpdateOutput, adam, objective, optimizer_step
 from agentkit.types import LossOutput, Nest, Params, ReplaySample, Transition
 
 Critics = tuple[Params, Params]
@@ -244,9 +244,9 @@ def make_update(networks: Networks, losses: Losses, config: Config, optimizer: O
             loss = td.loss + config.cql_weight * penalty.loss
             return LossOutput(loss, {**td.metrics, **penalty.metrics}, td.priorities)
 
-        critic_grads, output = loss_gradient(critic_loss, state.critics)
-        policy_grads, policy_output = loss_gradient(
-            losses.policy, state.policy, state, batch, policy_key, metrics=["entropy"]
+        critic_grads, output = jax.grad(objective(critic_loss), has_aux=True)(state.critics)
+        policy_grads, policy_output = jax.grad(objective(losses.policy, metrics=["entropy"]), has_aux=True)(
+            state.policy, state, batch, policy_key
         )
 
         policy_opt, critics_opt, alpha_opt = state.opt_states
@@ -255,7 +255,7 @@ def make_update(networks: Networks, losses: Losses, config: Config, optimizer: O
         log_alpha = state.log_alpha
         if config.learn_temperature:
             entropy = policy_output.metrics["entropy"]
-            alpha_grads, _ = loss_gradient(losses.temperature, log_alpha, state, batch, entropy)
+            alpha_grads, _ = jax.grad(objective(losses.temperature), has_aux=True)(log_alpha, state, batch, entropy)
             log_alpha, alpha_opt = optimizer_step(optimizers["temperature"], alpha_grads, log_alpha, alpha_opt)
         targets = optax.incremental_update(critics, state.target_critics, config.tau)
         metrics = {

@@ -30,7 +30,7 @@ from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, Positive, Rate, Sizes
 from agentkit.agents.common.torso import with_torso
 from agentkit.errors import unknown_name
-from agentkit.learning import Schedule, Update, UpdateOutput, adam, loss_gradient, optimizer_step
+from agentkit.learning import Schedule, Update, UpdateOutput, adam, objective, optimizer_step
 from agentkit.types import LossOutput, Nest, Params, ReplaySample, Transition
 
 Weights = Literal["exp", "binary"]
@@ -176,11 +176,11 @@ def make_update(networks: Networks, losses: Losses, config: Config, optimizer: O
         policy_key = jax.random.fold_in(state.key, -state.num_updates - 1)
         policy_opt, critics_opt = state.opt_states
 
-        grads, output = loss_gradient(losses.critic, state.critics, state, batch, critic_key)
+        grads, output = jax.grad(objective(losses.critic), has_aux=True)(state.critics, state, batch, critic_key)
         critics, critics_opt = optimizer_step(optimizers["critic"], grads, state.critics, critics_opt)
         state = state._replace(critics=critics)
 
-        grads, policy_output = loss_gradient(losses.policy, state.policy, state, batch, policy_key)
+        grads, policy_output = jax.grad(objective(losses.policy), has_aux=True)(state.policy, state, batch, policy_key)
         policy, policy_opt = optimizer_step(optimizers["policy"], grads, state.policy, policy_opt)
         target_policy = optax.incremental_update(policy, state.target_policy, config.tau)
         target_critics = optax.incremental_update(critics, state.target_critics, config.tau)

@@ -43,7 +43,7 @@ from agentkit.agents.common.ranges import (
     check_order,
 )
 from agentkit.agents.common.torso import with_torso
-from agentkit.learning import Schedule, Update, UpdateOutput, adam, loss_gradient, optimizer_step
+from agentkit.learning import Schedule, Update, UpdateOutput, adam, objective, optimizer_step
 from agentkit.types import LossOutput, Nest, Params, ReplaySample, Transition
 
 
@@ -197,11 +197,11 @@ def make_update(networks: Networks, losses: Losses, config: Config, optimizer: O
         critic_key, policy_key = jax.random.split(jax.random.fold_in(state.key, state.num_updates))
         policy_opt, critic_opt = state.opt_states
 
-        grads, output = loss_gradient(losses.critic, state.critic, state, batch, critic_key)
+        grads, output = jax.grad(objective(losses.critic), has_aux=True)(state.critic, state, batch, critic_key)
         critic, critic_opt = optimizer_step(optimizers["critic"], grads, state.critic, critic_opt)
         state = state._replace(critic=critic)
 
-        grads, policy_output = loss_gradient(losses.policy, state.policy, state, batch, policy_key)
+        grads, policy_output = jax.grad(objective(losses.policy), has_aux=True)(state.policy, state, batch, policy_key)
         policy, policy_opt = optimizer_step(optimizers["policy"], grads, state.policy, policy_opt)
         num_updates, period = state.num_updates + 1, config.target_update_period
         target_policy = optax.periodic_update(policy, state.target_policy, num_updates, period)

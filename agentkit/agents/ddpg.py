@@ -32,7 +32,7 @@ from agentkit.agents.common.optimizers import Optimizers, optimizers_of
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, OpenFraction, Positive, Rate, Sizes
 from agentkit.agents.common.torso import with_torso
-from agentkit.learning import Schedule, Update, UpdateOutput, adam, loss_gradient, optimizer_step
+from agentkit.learning import Schedule, Update, UpdateOutput, adam, objective, optimizer_step
 from agentkit.types import LossOutput, Params, ReplaySample, Transition
 
 
@@ -160,11 +160,11 @@ def make_update(networks: Networks, losses: Losses, config: Config, optimizer: O
         critic_key, policy_key = jax.random.split(jax.random.fold_in(state.key, state.num_updates))
         policy_opt, critic_opt = state.opt_states
 
-        grads, output = loss_gradient(losses.critic, state.critic, state, batch, critic_key)
+        grads, output = jax.grad(objective(losses.critic), has_aux=True)(state.critic, state, batch, critic_key)
         critic, critic_opt = optimizer_step(optimizers["critic"], grads, state.critic, critic_opt)
         state = state._replace(critic=critic)
 
-        grads, policy_output = loss_gradient(losses.policy, state.policy, state, batch, policy_key)
+        grads, policy_output = jax.grad(objective(losses.policy), has_aux=True)(state.policy, state, batch, policy_key)
         policy, policy_opt = optimizer_step(optimizers["policy"], grads, state.policy, policy_opt)
         target_policy = optax.incremental_update(policy, state.target_policy, config.tau)
         target_critic = optax.incremental_update(critic, state.target_critic, config.tau)

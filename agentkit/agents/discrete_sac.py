@@ -38,7 +38,7 @@ from agentkit.agents.common.optimizers import Optimizers, optimizers_of
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, CountFromZero, Fraction, Positive, Rate, Sizes
 from agentkit.agents.common.torso import with_torso
-from agentkit.learning import Schedule, Update, UpdateOutput, adam, loss_gradient, optimizer_step
+from agentkit.learning import Schedule, Update, UpdateOutput, adam, objective, optimizer_step
 from agentkit.types import LossOutput, Nest, Params, ReplaySample, Transition
 
 Critics = tuple[Params, Params]
@@ -199,9 +199,9 @@ def make_update(networks: Networks, losses: Losses, config: Config, optimizer: O
 
     def update(state: State, batch: ReplaySample[Transition]) -> tuple[State, UpdateOutput]:
         key, critic_key, policy_key = jax.random.split(state.key, 3)
-        critic_grads, output = loss_gradient(losses.critic, state.critics, state, batch, critic_key)
-        policy_grads, policy_output = loss_gradient(
-            losses.policy, state.policy, state, batch, policy_key, metrics=["entropy"]
+        critic_grads, output = jax.grad(objective(losses.critic), has_aux=True)(state.critics, state, batch, critic_key)
+        policy_grads, policy_output = jax.grad(objective(losses.policy, metrics=["entropy"]), has_aux=True)(
+            state.policy, state, batch, policy_key
         )
 
         policy_opt, critics_opt, alpha_opt = state.opt_states
@@ -209,7 +209,9 @@ def make_update(networks: Networks, losses: Losses, config: Config, optimizer: O
         critics, critics_opt = optimizer_step(optimizers["critic"], critic_grads, state.critics, critics_opt)
         log_alpha = state.log_alpha
         if config.learn_temperature:
-            alpha_grad, _ = loss_gradient(losses.temperature, log_alpha, state, batch, policy_output.metrics["entropy"])
+            alpha_grad, _ = jax.grad(objective(losses.temperature), has_aux=True)(
+                log_alpha, state, batch, policy_output.metrics["entropy"]
+            )
             log_alpha, alpha_opt = optimizer_step(optimizers["temperature"], alpha_grad, log_alpha, alpha_opt)
         targets = optax.incremental_update(critics, state.target_critics, config.tau)
         metrics = {

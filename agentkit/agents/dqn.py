@@ -64,7 +64,7 @@ from agentkit.learning import (
     UpdateOutput,
     adam,
     global_norm,
-    loss_gradient,
+    objective,
     optimizer_step,
 )
 from agentkit.types import LossOutput, Nest, Params, ReplaySample, Transition
@@ -190,7 +190,7 @@ def make_update(network: nets.Network, loss: Loss, config: Config, optimizer: Op
 
     def update(state: State, batch: ReplaySample[Transition]) -> tuple[State, UpdateOutput]:
         key = jax.random.fold_in(state.key, state.num_updates)  # Not split: XLA drops it if the loss ignores it.
-        grads, output = loss_gradient(loss, state.params, state, batch, key)
+        grads, output = jax.grad(objective(loss), has_aux=True)(state.params, state, batch, key)
         params, opt_state = optimizer_step(transformation, grads, state.params, state.opt_state)
         num_updates = state.num_updates + 1
         target_params = optax.periodic_update(params, state.target_params, num_updates, config.target_update_period)

@@ -46,7 +46,7 @@ from agentkit.learning import (
     UpdateOutput,
     adam,
     global_norm,
-    loss_gradient,
+    objective,
     optimizer_step,
     steps_before,
     tell_counts,
@@ -266,7 +266,7 @@ def make_update(
             returns = nets.update_statistics(returns, merge_time(found.vtrace.target), merge_time(found.mask))
         key = jax.random.fold_in(state.key, state.num_updates)  # Not split: XLA drops it if the loss ignores it.
         seen, normalized = state._replace(returns=returns), batch._replace(data=steps)
-        grads, output = loss_gradient(loss, params, seen, normalized, key)
+        grads, output = jax.grad(objective(loss), has_aux=True)(params, seen, normalized, key)
         before = steps_before(batch, has_action(batch.data.start_of_episode))
         opt_state = tell_counts(state.opt_state, steps=before, updates=batch.num_updates)
         params, opt_state = optimizer_step(transformation, grads, params, opt_state)
@@ -281,7 +281,7 @@ def make_update(
         return Update(init, update, published)
 
     def gradient(variables: PolicyVariables, batch: ReplaySample[Step], key: jax.Array) -> PolicyVariables:
-        return variables._replace(params=loss_gradient(loss, variables.params, (), batch, key)[0])
+        return variables._replace(params=jax.grad(objective(loss), has_aux=True)(variables.params, (), batch, key)[0])
 
     def apply(state: State, grads: PolicyVariables) -> State:
         params, opt_state = optimizer_step(transformation, grads.params, state.variables.params, state.opt_state)

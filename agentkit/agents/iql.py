@@ -31,7 +31,7 @@ from agentkit.agents.common.optimizers import Optimizers, optimizers_of
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Positive, ProperFraction, Rate, Sizes
 from agentkit.agents.common.torso import with_torso
-from agentkit.learning import Schedule, Update, UpdateOutput, adam, loss_gradient, optimizer_step
+from agentkit.learning import Schedule, Update, UpdateOutput, adam, objective, optimizer_step
 from agentkit.types import LossOutput, Params, ReplaySample, Transition
 
 
@@ -183,13 +183,17 @@ def make_update(networks: Networks, losses: Losses, config: Config, optimizer: O
         value_key, critic_key, policy_key = jax.random.split(jax.random.fold_in(state.key, state.num_updates), 3)
         policy_opt, critics_opt, value_opt = state.opt_states
 
-        value_grads, of_value = loss_gradient(losses.value, state.value, state, batch, value_key)
-        critic_grads, of_critics = loss_gradient(losses.critic, state.critics, state, batch, critic_key)
+        value_grads, of_value = jax.grad(objective(losses.value), has_aux=True)(state.value, state, batch, value_key)
+        critic_grads, of_critics = jax.grad(objective(losses.critic), has_aux=True)(
+            state.critics, state, batch, critic_key
+        )
         value, value_opt = optimizer_step(optimizers["value"], value_grads, state.value, value_opt)
         critics, critics_opt = optimizer_step(optimizers["critic"], critic_grads, state.critics, critics_opt)
 
         stepped = state._replace(critics=critics, value=value)
-        grads, policy_output = loss_gradient(losses.policy, state.policy, stepped, batch, policy_key)
+        grads, policy_output = jax.grad(objective(losses.policy), has_aux=True)(
+            state.policy, stepped, batch, policy_key
+        )
         policy, policy_opt = optimizer_step(optimizers["policy"], grads, state.policy, policy_opt)
         targets = optax.incremental_update(critics, state.target_critics, config.tau)
 

@@ -37,7 +37,7 @@ from agentkit.agents.common.optimizers import Optimizers, optimizers_of
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, Positive, Sizes, check_order
 from agentkit.agents.common.torso import with_torso
-from agentkit.learning import Schedule, Update, UpdateOutput, adam, loss_gradient, optimizer_step
+from agentkit.learning import Schedule, Update, UpdateOutput, adam, objective, optimizer_step
 from agentkit.types import LossOutput, Nest, Params, ReplaySample, Transition
 
 MAX_LOG_DUAL = 18.0
@@ -240,8 +240,12 @@ def make_update(networks: Networks, losses: Losses, config: Config, optimizer: O
         key, loss_key = jax.random.split(state.key)
         policy_key, critic_key = jax.random.split(loss_key)
         policy_and_duals = state.params.policy, state.params.duals
-        critic_grads, critic = loss_gradient(losses.critic, state.params.critic, state, batch, critic_key)
-        (policy_grads, duals_grads), policy = loss_gradient(losses.policy, policy_and_duals, state, batch, policy_key)
+        critic_grads, critic = jax.grad(objective(losses.critic), has_aux=True)(
+            state.params.critic, state, batch, critic_key
+        )
+        (policy_grads, duals_grads), policy = jax.grad(objective(losses.policy), has_aux=True)(
+            policy_and_duals, state, batch, policy_key
+        )
         grads = MPOParams(policy_grads, critic_grads, duals_grads)
         steps = map(optimizer_step, optimizers, grads, state.params, state.opt_states)
         params, opt_states = (MPOParams(*column) for column in zip(*steps, strict=True))

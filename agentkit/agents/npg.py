@@ -41,7 +41,7 @@ from agentkit.agents.common.natural_gradient import mean_kl_from, natural_gradie
 from agentkit.agents.common.optimizers import Optimizers, optimizers_of
 from agentkit.agents.common.ranges import Count, Fraction, Positive, Sizes
 from agentkit.agents.common.torso import with_torso
-from agentkit.learning import Loss, Schedule, Update, UpdateOutput, adam, loss_gradient, optimizer_step, value_in_update
+from agentkit.learning import Loss, Schedule, Update, UpdateOutput, adam, objective, optimizer_step, value_in_update
 from agentkit.losses import masked_mean, policy_gradient_loss, standardize
 from agentkit.types import LossOutput, Params, ReplaySample, Step
 
@@ -177,7 +177,9 @@ def make_update(
         )
         params = state.variables.params
         policy_key = jax.random.fold_in(state.key, 2**32 - 1)
-        gradient, output = loss_gradient(losses.policy, params.policy, state, with_rows(batch, rows), policy_key)
+        gradient, output = jax.grad(objective(losses.policy), has_aux=True)(
+            params.policy, state, with_rows(batch, rows), policy_key
+        )
         mean_kl = mean_kl_from(networks, params, rows)
         natural = natural_gradient(mean_kl, params.policy, gradient, config.cg_iterations, config.damping)
         policy = jax.tree.map(lambda x, d: x - config.step_size * d, params.policy, natural.direction)
@@ -185,7 +187,9 @@ def make_update(
         learning_rate = value_in_update(step_size, batch, rows.mask)
 
         def fit(learned: Fitted, minibatch: Minibatch, key: jax.Array) -> tuple[Fitted, dict[str, jax.Array]]:
-            grads, output = loss_gradient(losses.value, learned[0], state, with_rows(batch, minibatch), key)
+            grads, output = jax.grad(objective(losses.value), has_aux=True)(
+                learned[0], state, with_rows(batch, minibatch), key
+            )
             return optimizer_step(optimizers["value"], grads, *learned, learning_rate), output.metrics
 
         (critic, opt_state), fitted = run_epochs(

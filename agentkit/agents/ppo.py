@@ -73,7 +73,7 @@ from agentkit.learning import (
     Update,
     UpdateOutput,
     adam,
-    loss_gradient,
+    objective,
     optimizer_step,
     steps_before,
     value_in_update,
@@ -283,7 +283,7 @@ def make_update(
         def step(learned: Fitted, turn: tuple[Array, Array]) -> tuple[Fitted, dict[str, Array]]:
             (params, opt_state), (indices, loss_key) = learned, turn
             minibatch = with_rows(batch, rows_at(rows, indices))
-            grads, output = loss_gradient(loss, params, state, minibatch, loss_key, metrics=needed)
+            grads, output = jax.grad(objective(loss, metrics=needed), has_aux=True)(params, state, minibatch, loss_key)
             return optimizer_step(transformation, grads, params, opt_state, learning_rate), output.metrics
 
         is_too_far = None if config.target_kl is None else lambda metrics: metrics["kl"] > config.target_kl

@@ -30,7 +30,7 @@ from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, CountFromZero, Finite, Positive, Rate, Sizes, check_order
 from agentkit.agents.common.torso import with_torso
 from agentkit.errors import ConfigError
-from agentkit.learning import Schedule, Update, UpdateOutput, adam, loss_gradient, optimizer_step
+from agentkit.learning import Schedule, Update, UpdateOutput, adam, objective, optimizer_step
 from agentkit.types import LossOutput, Params, ReplaySample, Transition
 
 
@@ -198,18 +198,20 @@ def make_update(networks: Networks, losses: Losses, config: Config, optimizer: O
         state: State, batch: ReplaySample[Transition], key: jax.Array
     ) -> tuple[Params, optax.OptState, jax.Array, optax.OptState, dict[str, jax.Array]]:
         policy_opt, _, alpha_opt = state.opt_states
-        grads, output = loss_gradient(losses.policy, state.policy, state, batch, key, metrics=["entropy"])
+        grads, output = jax.grad(objective(losses.policy, metrics=["entropy"]), has_aux=True)(
+            state.policy, state, batch, key
+        )
         entropy = output.metrics["entropy"]
         policy, policy_opt = optimizer_step(optimizers["policy"], grads, state.policy, policy_opt)
         log_alpha = state.log_alpha
         if config.learn_temperature:
-            alpha_grads, _ = loss_gradient(losses.temperature, log_alpha, state, batch, entropy)
+            alpha_grads, _ = jax.grad(objective(losses.temperature), has_aux=True)(log_alpha, state, batch, entropy)
             log_alpha, alpha_opt = optimizer_step(optimizers["temperature"], alpha_grads, log_alpha, alpha_opt)
         return policy, policy_opt, log_alpha, alpha_opt, {"policy_loss": output.loss, "entropy": entropy}
 
     def update(state: State, batch: ReplaySample[Transition]) -> tuple[State, UpdateOutput]:
         key, critic_key, policy_key = jax.random.split(state.key, 3)
-        grads, output = loss_gradient(losses.critic, state.ensemble, state, batch, critic_key)
+        grads, output = jax.grad(objective(losses.critic), has_aux=True)(state.ensemble, state, batch, critic_key)
         policy_opt, critics_opt, alpha_opt = state.opt_states
         ensemble, critics_opt = optimizer_step(optimizers["critic"], grads, state.ensemble, critics_opt)
         targets = optax.incremental_update(ensemble, state.target_ensemble, config.tau)

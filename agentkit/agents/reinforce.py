@@ -49,7 +49,7 @@ from agentkit.learning import (
     UpdateOutput,
     adam,
     global_norm,
-    loss_gradient,
+    objective,
     optimizer_step,
     value_in_update,
 )
@@ -182,11 +182,15 @@ def make_update(
         params = state.variables.params
         policy_opt, critic_opt = state.opt_states
         policy_key = jax.random.fold_in(state.key, 2**32 - 1)
-        grads, output = loss_gradient(losses.policy, params.policy, state, with_rows(batch, rows), policy_key)
+        grads, output = jax.grad(objective(losses.policy), has_aux=True)(
+            params.policy, state, with_rows(batch, rows), policy_key
+        )
         policy, policy_opt = optimizer_step(optimizers["policy"], grads, params.policy, policy_opt, learning_rate)
 
         def fit(learned: Fitted, minibatch: Minibatch, key: jax.Array) -> tuple[Fitted, dict[str, jax.Array]]:
-            grads, output = loss_gradient(losses.value, learned[0], state, with_rows(batch, minibatch), key)
+            grads, output = jax.grad(objective(losses.value), has_aux=True)(
+                learned[0], state, with_rows(batch, minibatch), key
+            )
             return optimizer_step(optimizers["value"], grads, *learned, learning_rate), output.metrics
 
         (critic, critic_opt), fitted = run_epochs(

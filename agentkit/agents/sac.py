@@ -30,7 +30,7 @@ from agentkit.agents.common.optimizers import Optimizers, optimizers_of
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import CountFromZero, Finite, Positive, Rate, Sizes, check_order
 from agentkit.agents.common.torso import with_torso
-from agentkit.learning import Schedule, Update, UpdateOutput, adam, loss_gradient, optimizer_step
+from agentkit.learning import Schedule, Update, UpdateOutput, adam, objective, optimizer_step
 from agentkit.types import LossOutput, Params, ReplaySample, Transition
 
 Critics = tuple[Params, Params]
@@ -184,9 +184,9 @@ def make_update(networks: Networks, losses: Losses, config: Config, optimizer: O
 
     def update(state: State, batch: ReplaySample[Transition]) -> tuple[State, UpdateOutput]:
         key, critic_key, policy_key = jax.random.split(state.key, 3)
-        critic_grads, output = loss_gradient(losses.critic, state.critics, state, batch, critic_key)
-        policy_grads, policy_output = loss_gradient(
-            losses.policy, state.policy, state, batch, policy_key, metrics=["entropy"]
+        critic_grads, output = jax.grad(objective(losses.critic), has_aux=True)(state.critics, state, batch, critic_key)
+        policy_grads, policy_output = jax.grad(objective(losses.policy, metrics=["entropy"]), has_aux=True)(
+            state.policy, state, batch, policy_key
         )
 
         policy_opt, critics_opt, alpha_opt = state.opt_states
@@ -195,7 +195,7 @@ def make_update(networks: Networks, losses: Losses, config: Config, optimizer: O
         log_alpha = state.log_alpha
         if config.learn_temperature:
             entropy = policy_output.metrics["entropy"]
-            alpha_grads, _ = loss_gradient(losses.temperature, log_alpha, state, batch, entropy)
+            alpha_grads, _ = jax.grad(objective(losses.temperature), has_aux=True)(log_alpha, state, batch, entropy)
             log_alpha, alpha_opt = optimizer_step(optimizers["temperature"], alpha_grads, log_alpha, alpha_opt)
         targets = optax.incremental_update(critics, state.target_critics, config.tau)
         metrics = {

@@ -29,7 +29,7 @@ from agentkit.agents.common.optimizers import Optimizers, optimizers_of
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, Positive, Rate, Sizes
 from agentkit.agents.common.torso import with_torso
-from agentkit.learning import Schedule, Update, UpdateOutput, adam, loss_gradient, optimizer_step
+from agentkit.learning import Schedule, Update, UpdateOutput, adam, objective, optimizer_step
 from agentkit.types import LossOutput, Nest, Params, ReplaySample, Transition
 
 
@@ -198,7 +198,9 @@ def make_update(networks: Networks, losses: Losses, config: Config, optimizer: O
     def policy_step(
         state: State, batch: ReplaySample[Transition], key: jax.Array
     ) -> tuple[Params, Params, Params, optax.OptState, dict[str, jax.Array]]:
-        grads, output = loss_gradient(losses.policy, state.policy, state, batch, key, metrics=["cloning_loss"])
+        grads, output = jax.grad(objective(losses.policy, metrics=["cloning_loss"]), has_aux=True)(
+            state.policy, state, batch, key
+        )
         policy, policy_opt = optimizer_step(optimizers["policy"], grads, state.policy, state.opt_states[0])
         target_policy = optax.incremental_update(policy, state.target_policy, config.tau)
         target_critics = optax.incremental_update(state.critics, state.target_critics, config.tau)
@@ -211,7 +213,7 @@ def make_update(networks: Networks, losses: Losses, config: Config, optimizer: O
         critic_key = jax.random.fold_in(state.key, state.num_updates)
         policy_key = jax.random.fold_in(state.key, -state.num_updates - 1)
 
-        grads, output = loss_gradient(losses.critic, state.critics, state, batch, critic_key)
+        grads, output = jax.grad(objective(losses.critic), has_aux=True)(state.critics, state, batch, critic_key)
         policy_opt, critics_opt = state.opt_states
         critics, critics_opt = optimizer_step(optimizers["critic"], grads, state.critics, critics_opt)
 

@@ -43,7 +43,7 @@ from agentkit.agents.common.natural_gradient import mean_kl_from, natural_gradie
 from agentkit.agents.common.optimizers import Optimizers, optimizers_of
 from agentkit.agents.common.ranges import Count, Fraction, InnerFraction, Positive, Sizes
 from agentkit.agents.common.torso import with_torso
-from agentkit.learning import Loss, Schedule, Update, UpdateOutput, adam, loss_gradient, optimizer_step, value_in_update
+from agentkit.learning import Loss, Schedule, Update, UpdateOutput, adam, objective, optimizer_step, value_in_update
 from agentkit.losses import masked_mean, standardize
 from agentkit.types import Params, ReplaySample, Step
 
@@ -277,7 +277,9 @@ def make_update(
         learning_rate = value_in_update(step_size, batch, rows.mask)
 
         def fit(learned: Fitted, minibatch: Minibatch, key: jax.Array) -> tuple[Fitted, dict[str, jax.Array]]:
-            grads, output = loss_gradient(losses.value, learned[0], state, with_rows(batch, minibatch), key)
+            grads, output = jax.grad(objective(losses.value), has_aux=True)(
+                learned[0], state, with_rows(batch, minibatch), key
+            )
             return optimizer_step(optimizers["value"], grads, *learned, learning_rate), output.metrics
 
         (critic, opt_state), fitted = run_epochs(

@@ -16,7 +16,7 @@ from agentkit.learning.schedules import (
     value_in_update,
 )
 from agentkit.learning.targets import TargetUpdate, periodic, polyak
-from agentkit.learning.update import Loss, SgdState, Update, UpdateOutput, check_loss_output, loss_gradient, sgd
+from agentkit.learning.update import Loss, SgdState, Update, UpdateOutput, check_loss_output, objective, sgd
 
 __all__ = [
     "CompiledUpdate",
@@ -36,7 +36,7 @@ __all__ = [
     "check_loss_output",
     "global_norm",
     "initial_state",
-    "loss_gradient",
+    "objective",
     "optimizer_step",
     "periodic",
     "polyak",

@@ -99,7 +99,7 @@ def sgd(
     def update(state: SgdState, batch: ReplaySample[Nest]) -> tuple[SgdState, UpdateOutput]:
         # fold_in, not split: XLA drops it if the loss ignores the key.
         loss_key = jax.random.fold_in(state.key, state.num_updates)
-        grads, output = loss_gradient(loss, state.params, state, batch, loss_key)
+        grads, output = jax.grad(objective(loss), has_aux=True)(state.params, state, batch, loss_key)
         metrics = {"loss": output.loss, "grad_norm": global_norm(grads), **output.metrics}
         return _follow(state, grads, optimizer, target_update), UpdateOutput(metrics, output.priorities)
 
@@ -110,7 +110,7 @@ def sgd(
         return Update(init, update, variables)
 
     def gradient(params: Params, batch: ReplaySample[Nest], key: jax.Array) -> Params:
-        return loss_gradient(loss, params, (), batch, key)[0]
+        return jax.grad(objective(loss), has_aux=True)(params, (), batch, key)[0]
 
     def apply(state: SgdState, grads: Params) -> SgdState:
         return _follow(state, grads, optimizer, None)
@@ -118,28 +118,26 @@ def sgd(
     return Update(init, update, variables, gradient, apply)
 
 
-def loss_gradient(
-    loss: Callable[..., LossOutput], params: Params, *given: Any, metrics: Iterable[str] = ()
-) -> tuple[Params, LossOutput]:
-    """Returns a loss's gradient by its first argument, and what it returned, which is checked while JAX traces it.
+def objective(loss: Callable[..., LossOutput], metrics: Iterable[str] = ()) -> Callable[..., tuple[Array, LossOutput]]:
+    """Returns a loss as ``jax.grad(..., has_aux=True)`` takes it, with its output checked while JAX traces it.
 
     Args:
         loss: ``(params, *given) -> LossOutput``.
-        params: what to differentiate by.
-        given: the other arguments: state, batch and key.
         metrics: names of metrics that the update needs of the loss.
 
+    Returns:
+        ``(params, *given) -> (loss [], LossOutput)``.
+
     Raises:
-        SpecError: the loss has the arguments of an earlier form, or returned something else.
+        SpecError: the loss has the arguments of an earlier form; or when it is called, that it returned something else.
     """
     _check_arguments(loss)
 
-    def objective(params: Params) -> tuple[Array, LossOutput]:
+    def differentiated(params: Params, *given: Any) -> tuple[Array, LossOutput]:
         output = check_loss_output(loss(params, *given), metrics)
         return output.loss, output
 
-    grads, output = jax.grad(objective, has_aux=True)(params)
-    return grads, output
+    return differentiated
 
 
 _EARLIER = {

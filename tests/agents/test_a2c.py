@@ -1,4 +1,3 @@
-import functools
 from typing import Any, ClassVar
 
 import jax
@@ -7,7 +6,7 @@ import pytest
 
 from agentkit import envs
 from agentkit.agents import a2c
-from agentkit.learning import Linear, apply_gradients, loss_gradient
+from agentkit.learning import Linear, apply_gradients, objective
 from agentkit.testing.agent import AgentContract
 from agentkit.testing.learning import learns
 from tests.agents import on_policy_by_hand as by_hand
@@ -66,7 +65,7 @@ def test_an_update_is_one_step_of_rmsprop_on_the_gradient_by_hand(kind: str, lam
     update = a2c.make_agent(config).make_update(networks)
     state = by_hand.state_of(update, params)
     rows = rows_of(networks, config, state, batch.data)
-    gradient = jax.jit(functools.partial(loss_gradient, a2c.make_loss(networks, config)))
+    gradient = jax.jit(jax.grad(objective(a2c.make_loss(networks, config)), has_aux=True))
     grads, _ = gradient(params, state, batch._replace(data=rows), KEY)
     assert jax.tree.structure(grads) == jax.tree.structure(leaves)
     for found, wanted in zip(jax.tree.leaves(grads), jax.tree.leaves(leaves), strict=True):

@@ -8,7 +8,7 @@ import pytest
 from agentkit import envs, specs
 from agentkit.agents import crr
 from agentkit.errors import UnknownNameError
-from agentkit.learning import loss_gradient
+from agentkit.learning import objective
 from agentkit.networks import ActorCriticNetworks, DiagonalNormal, Network
 from agentkit.testing.agent import AgentContract
 from agentkit.testing.chain import Chain, learned, values
@@ -96,7 +96,7 @@ def test_the_critics_loss_by_hand() -> None:
 def test_the_policys_loss_by_hand(weights: Any) -> None:
     """What an action is better than is the mean of the policy's: here 0.1, whatever the observation."""
     losses = _losses(-3.0, weights=weights, temperature=0.5, max_weight=2.0, num_sampled_actions=2_000)
-    gradient, output = loss_gradient(losses.policy, jnp.float32(0.1), _state(), BATCH, KEY)
+    gradient, output = jax.grad(objective(losses.policy), has_aux=True)(jnp.float32(0.1), _state(), BATCH, KEY)
     found = output.loss, gradient
     a, std = ACTION[:, 0], np.exp(-3.0)
     advantage = a - 0.1

@@ -6,7 +6,7 @@ import pytest
 
 from agentkit import envs, specs
 from agentkit.agents import ddpg
-from agentkit.learning import loss_gradient
+from agentkit.learning import objective
 from agentkit.testing.agent import AgentContract
 from agentkit.testing.chain import Chain, learned, values
 from agentkit.testing.learning import learns
@@ -61,7 +61,7 @@ def test_the_policys_loss_has_the_deterministic_policy_gradient() -> None:
     losses = ddpg.make_losses(networks, agent.config)
     observation = np.random.default_rng(0).uniform(-1, 1, (5, 2)).astype(np.float32)
     batch = ReplaySample((), Transition(observation, (), (), (), ()))
-    found, _ = loss_gradient(losses.policy, policy, state, batch, state.key)
+    found, _ = jax.grad(objective(losses.policy), has_aux=True)(policy, state, batch, state.key)
     action = networks.policy.apply(policy, observation)
     by_action = jax.jacobian(lambda a: networks.critic.apply(critic, observation, a))(action)  # [B, B, A]
     by_params = jax.jacobian(lambda p: networks.policy.apply(p, observation))(policy)  # [B, A, ...]

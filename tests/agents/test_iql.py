@@ -7,7 +7,7 @@ import pytest
 
 from agentkit import envs, specs
 from agentkit.agents import iql
-from agentkit.learning import loss_gradient
+from agentkit.learning import objective
 from agentkit.networks import DiagonalNormal, Network
 from agentkit.testing.agent import AgentContract
 from agentkit.testing.chain import Chain, learned, values
@@ -112,7 +112,7 @@ def test_value_and_critics_step_at_once_and_the_policy_sees_both() -> None:
 
 def test_the_policys_loss_by_hand() -> None:
     losses = _losses(temperature=0.5, max_weight=2.0)
-    gradient, output = loss_gradient(losses.policy, jnp.float32(0.1), _state(), BATCH, KEY)
+    gradient, output = jax.grad(objective(losses.policy), has_aux=True)(jnp.float32(0.1), _state(), BATCH, KEY)
     found = output.loss, gradient
     o, a = OBSERVATION[:, 0], ACTION[:, 0]
     weights = np.minimum(np.exp((np.minimum(o + a, 2.0 * o - a) - 0.5 * o) / 0.5), 2.0)

@@ -8,7 +8,7 @@ from jax.flatten_util import ravel_pytree
 from agentkit import envs
 from agentkit.agents import npg
 from agentkit.agents.common.natural_gradient import mean_kl_from, natural_gradient
-from agentkit.learning import loss_gradient
+from agentkit.learning import objective
 from agentkit.networks import PolicyCritic
 from agentkit.testing.agent import AgentContract
 from agentkit.testing.learning import learns
@@ -124,7 +124,9 @@ def test_the_fit_of_the_value_leaves_the_policy_alone_and_improves_the_value(nam
     before = training.state
     rows = rows_of(training.networks, config, before, batch.data)
     params, policy_loss = before.variables.params, npg.make_losses(training.networks, config).policy
-    gradient, _ = loss_gradient(policy_loss, params.policy, before, batch._replace(data=rows), jax.random.PRNGKey(0))
+    gradient, _ = jax.grad(objective(policy_loss), has_aux=True)(
+        params.policy, before, batch._replace(data=rows), jax.random.PRNGKey(0)
+    )
     mean_kl = mean_kl_from(training.networks, params, rows)
     natural = natural_gradient(mean_kl, params.policy, gradient, config.cg_iterations, config.damping)
     policy = jax.tree.map(lambda x, d: x - config.step_size * d, params.policy, natural.direction)

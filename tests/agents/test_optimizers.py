@@ -17,7 +17,7 @@ from agentkit.agents.common.optimizers import optimizer_of, optimizers_of
 from agentkit.errors import ConfigError, SpecError, UnknownNameError
 from agentkit.experiment.config import identity
 from agentkit.experiment.config.recipes import decode
-from agentkit.learning import adam, loss_gradient
+from agentkit.learning import adam, objective
 from agentkit.types import LossOutput
 from examples.edits import ppo_returns_to_go, sac_temperature_loss
 from tests.agents.on_policy_training import Training
@@ -184,12 +184,12 @@ def test_a_loss_of_an_earlier_form_is_told_the_new_one(second: str) -> None:
     with pytest.raises(
         SpecError, match=rf"takes \(params, state, batch, key\), found \(params, {second}, .* now: take"
     ):
-        loss_gradient(loss, 1.0, (), (), ())
+        jax.grad(objective(loss), has_aux=True)(1.0, (), (), ())
 
 
 def test_a_policys_loss_without_an_entropy_is_told_so() -> None:
     with pytest.raises(SpecError, match=r"must return a metric 'entropy', which the update needs, found \['a'\]"):
-        loss_gradient(lambda x: LossOutput(x, {"a": x}), 1.0, metrics=["entropy"])
+        jax.grad(objective(lambda x: LossOutput(x, {"a": x}), metrics=["entropy"]), has_aux=True)(1.0)
 
 
 def test_a_temperatures_loss_of_ones_own_is_the_one_that_is_descended() -> None:
@@ -197,7 +197,9 @@ def test_a_temperatures_loss_of_ones_own_is_the_one_that_is_descended() -> None:
     made = networks.ActorCriticNetworks(*[networks.Network(None, None)] * 2, (3,))
     log_alpha, entropy = jnp.log(0.2), jnp.float32(-1.0)
     own, stock = (
-        loss_gradient(module.make_losses(made, sac.Config()).temperature, log_alpha, (), (), entropy)[0]
+        jax.grad(objective(module.make_losses(made, sac.Config()).temperature), has_aux=True)(
+            log_alpha, (), (), entropy
+        )[0]
         for module in (sac_temperature_loss, sac)
     )
     np.testing.assert_allclose([stock, own], [2.0, 0.4], rtol=1e-6)

@@ -15,7 +15,7 @@ from agentkit import networks as nets
 from agentkit.agents import ppo
 from agentkit.errors import ConfigError
 from agentkit.experiment import ExperimentConfig, run
-from agentkit.learning import loss_gradient
+from agentkit.learning import objective
 from agentkit.testing.agent import AgentContract, Change
 from agentkit.testing.learning import learns
 from tests.agents import on_policy_settings
@@ -166,7 +166,7 @@ def test_loss_and_gradient_are_those_of_one_step_after_the_other(name: str) -> N
     minibatch = jax.tree.map(lambda x: np.asarray(x)[[2, 0]], rows)
     assert np.any(minibatch.memory.start_of_episode[:, 1:], axis=1).all()
     assert all(np.abs(core).max() > 0 for core in jax.tree.leaves(minibatch.memory.core))
-    gradient = jax.jit(functools.partial(loss_gradient, ppo.make_loss(networks, config)))
+    gradient = jax.jit(jax.grad(objective(ppo.make_loss(networks, config)), has_aux=True))
     grads, (loss, metrics, _) = gradient(params, training.state, batch._replace(data=minibatch), KEY)
     by_steps = jax.value_and_grad(functools.partial(loss_step_by_step, networks, config), has_aux=True)
     (right_loss, clipped), right = by_steps(params, minibatch)

@@ -1,4 +1,3 @@
-import functools
 from typing import Any, ClassVar
 
 import jax
@@ -7,7 +6,7 @@ import pytest
 
 from agentkit import envs
 from agentkit.agents import reinforce
-from agentkit.learning import loss_gradient
+from agentkit.learning import objective
 from agentkit.networks import PolicyCritic
 from agentkit.testing.agent import AgentContract
 from agentkit.testing.learning import learns
@@ -50,7 +49,7 @@ def test_the_gradient_weighs_actions_by_their_whole_return_less_the_baseline(kin
     update = reinforce.make_agent(config).make_update(networks)
     state = by_hand.state_of(update, params)
     rows = rows_of(networks, config, state, batch.data)
-    gradient = functools.partial(loss_gradient, reinforce.make_losses(networks, config).policy)
+    gradient = jax.grad(objective(reinforce.make_losses(networks, config).policy), has_aux=True)
     grads, _ = jax.jit(gradient)(params.policy, state, batch._replace(data=rows), jax.random.PRNGKey(0))
     assert jax.tree.structure(grads) == jax.tree.structure(expected)
     for grad, wanted in zip(jax.tree.leaves(grads), jax.tree.leaves(expected), strict=True):

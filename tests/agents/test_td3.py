@@ -7,7 +7,7 @@ import pytest
 
 from agentkit import envs, specs
 from agentkit.agents import td3
-from agentkit.learning import loss_gradient
+from agentkit.learning import objective
 from agentkit.networks import ActorCriticNetworks, Network
 from agentkit.testing.agent import AgentContract
 from agentkit.testing.chain import Chain, learned, values
@@ -102,7 +102,9 @@ def test_the_policy_climbs_the_first_critic() -> None:
     losses = td3.make_losses(_linear_networks(), td3.Config())
     batch = _batch(np.ones((3, 1), np.float32), np.ones(3, np.float32))
     critics = np.array([[1.0, 7.0], [3.0, -5.0]], np.float32)
-    gradient, (value, *_) = loss_gradient(losses.policy, jnp.float32(0.5), _state(critics, critics), batch, KEY)
+    gradient, (value, *_) = jax.grad(objective(losses.policy), has_aux=True)(
+        jnp.float32(0.5), _state(critics, critics), batch, KEY
+    )
     np.testing.assert_allclose([value, gradient], [-(1.0 + 0.5 * 7.0), -7.0], rtol=1e-6)
 
 

@@ -59,9 +59,11 @@ def test_training_outlives_a_full_disk_and_saves_again_when_there_is_room(disk):
         kept = saved(program)
         assert checkpoint.read_latest(program.directory / "checkpoints").step == kept[-1]
         later = program.wait_for(
-            lambda s: failures(s) >= failures(full) + 2
-            and s["totals"]["steps"] > full["totals"]["steps"] + 500
-            and s["nodes"]["actor-0"]["gauges"].get("log_rows_dropped", 0) > 0
+            lambda s: (
+                failures(s) >= failures(full) + 2
+                and s["totals"]["steps"] > full["totals"]["steps"] + 500
+                and s["nodes"]["actor-0"]["gauges"].get("log_rows_dropped", 0) > 0
+            )
         )
         assert later["totals"]["updates"] > full["totals"]["updates"]
         restarted = {name: node for name, node in later["nodes"].items() if node["restarts"]}

@@ -126,7 +126,7 @@ def test_a_table_learns_and_is_evaluated_loaded_and_sampled(tmp_path: Any) -> No
     while not timestep.last():
         timestep = environment.step(policy.select_action(timestep.observation))
     assert timestep.reward == 1.0
-    assert agentkit.sample(tmp_path / "run", steps=9).by_episode()[0].reward[-1] == 1.0
+    assert agentkit.sample(tmp_path / "run", num_steps=9).by_episode()[0].reward[-1] == 1.0
     assert "largest" in (tmp_path / "run" / "logs" / "learner.csv").read_text()
     for refused in (policy.save, policy.export):
         with pytest.raises(ConfigError, match=r"make_actor\), which is Python code and no file can hold") as caught:

@@ -19,6 +19,7 @@ def test_no_file_needs_a_unix_module_to_be_imported():
                 found = UNIX_ONLY & {alias.name for alias in statement.names}
                 assert not found, f"{file}, line {statement.lineno}: {found} is not there on Windows. Use files.lock?"
 
+
 WITHOUT = """
 import os, signal, sys
 sys.modules["fcntl"] = sys.modules["resource"] = None  # An import of these is an error from now on.
