@@ -1,7 +1,7 @@
 """Environments that are handed in, not named: classes, instances, and functions that return one.
 
-Gymnasium's, dm_env's and dm_control's kinds and environments in JAX are taken, told apart by what they are. No simulator
-is imported here: one whose environment was handed in is loaded already.
+Gymnasium's, dm_env's and dm_control's kinds and environments in JAX are taken, told apart by what they are. No
+simulator is imported here: one whose environment was handed in is loaded already.
 """
 
 from __future__ import annotations

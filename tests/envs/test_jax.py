@@ -87,7 +87,7 @@ def test_cartpole_is_gymnasiums(policy):
         while not timestep.last():
             o = timestep.observation
             action = rng.integers(2) if policy == "random" else int(o[2] + 0.5 * o[3] + 0.1 * o[1] + 0.05 * o[0] > 0)
-            state, found = step(CartPoleState(jnp.asarray(o), jnp.int32(count)), action, jax.random.PRNGKey(0))
+            _, found = step(CartPoleState(jnp.asarray(o), jnp.int32(count)), action, jax.random.PRNGKey(0))
             timestep, count = twin.step(np.int32(action)), count + 1
             np.testing.assert_allclose(found.observation, timestep.observation, atol=1e-6)
             assert (int(found.step_type), float(found.reward)) == (timestep.step_type, timestep.reward)

@@ -74,7 +74,7 @@ class CartPole(JaxEnvironment):
     def step(self, state: CartPoleState, action: Array, key: Array) -> tuple[CartPoleState, dm_env.TimeStep]:
         """Pushes for 0.02 s, by Euler's method."""
         del key  # Nothing is random here.
-        x, velocity, angle, angular_velocity = state.position
+        _, velocity, angle, angular_velocity = state.position
         force = jnp.where(action == 1, _FORCE, -_FORCE)
         cos, sin = jnp.cos(angle), jnp.sin(angle)
         pushed = (force + _MASS_OF_POLE * _HALF_LENGTH * angular_velocity**2 * sin) / _MASS

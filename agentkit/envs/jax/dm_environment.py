@@ -11,7 +11,6 @@ import jax
 import numpy as np
 import tree
 
-from agentkit import specs
 from agentkit.child import check_not_forked
 from agentkit.envs.base import checked_action
 from agentkit.envs.jax.base import JaxEnvironment

@@ -233,7 +233,8 @@ def prepare_launch(experiment: ExperimentConfig, resume: bool, config: dict[str,
         )
     if experiment.on_device:
         raise ConfigError(
-            "on_device: the compiled loop is one process. Use agentkit.run (agentkit train --on-device), or leave it out."
+            "on_device: the compiled loop is one process. Use agentkit.run (agentkit train --on-device), or leave it "
+            "out."
         )
     refuse_prior_data(experiment)
     directory = check_run_directory(experiment, resume)

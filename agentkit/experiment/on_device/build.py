@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from agentkit import checkpoint
+from agentkit.agents.common.experience import Segments
 from agentkit.experiment.checks import short_runs
 from agentkit.experiment.checks.agent_fits import check_fit
 from agentkit.experiment.checks.step_watch import StepWatch, environment_name
@@ -58,9 +59,9 @@ def build(
     experiment = initial.experiment
     lacking = begin(experiment)
     logs = RunLogs(experiment, stack, resume_step=(0 if found is None else found.step) if resume else None)
-    loop = DeviceLoop(
-        environment, parts.policy().policy, parts.update, experiment.agent.experience, experiment.num_envs or 1
-    )
+    experience = experiment.agent.experience
+    assert isinstance(experience, Segments), "check_settings has refused others"
+    loop = DeviceLoop(environment, parts.policy().policy, parts.update, experience, experiment.num_envs or 1)
     about = f"Device: {describe_devices(None)}, with the environments; the first chunk is compiled, for a while."
     for message in filter(None, (about, lacking, initial.message, *short_runs.warnings_of(experiment))):
         logs.message(message)

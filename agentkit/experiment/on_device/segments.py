@@ -71,9 +71,7 @@ def start(environment: JaxEnvironment, policy: Policy, num_envs: int, key: Array
     state, timestep = jax.vmap(environment.reset)(jax.random.split(reset_key, num_envs))
     nothing = jnp.zeros(num_envs, jnp.int32)
     policy_state = first_state(policy, policy_key, num_envs=num_envs)
-    return Acting(
-        key, state, timestep, policy_state, nothing.astype(jnp.float32), nothing, jnp.int32(0), jnp.int32(0)
-    )
+    return Acting(key, state, timestep, policy_state, nothing.astype(jnp.float32), nothing, jnp.int32(0), jnp.int32(0))
 
 
 def collect(

@@ -24,15 +24,13 @@ CHUNK_SECONDS = 0.25
 
 @final
 class ActAndLearnOnDevice:
-    """Runs chunks that end where something is due: an evaluation, a checkpoint, a film, the end.
+    """Runs chunks that end where something is due: an evaluation, a checkpoint, a film, the end (decision 103).
 
     A round that is whole is beyond that by less than `DeviceLoop.rows` steps. Chunks are as long as takes
     `CHUNK_SECONDS`; results do not depend on their lengths.
     """
 
-    def __init__(
-        self, experiment: ExperimentConfig, loop: DeviceLoop, learner: Learner, key: jax.Array, logs: RunLogs
-    ):
+    def __init__(self, experiment: ExperimentConfig, loop: DeviceLoop, learner: Learner, key: jax.Array, logs: RunLogs):
         """Makes the first states; runs nothing yet.
 
         Args:
@@ -74,8 +72,8 @@ class ActAndLearnOnDevice:
         report: Report = jax.tree.map(lambda x: np.asarray(x)[:num_rounds], chunk.report)
         self._num_steps, self._num_episodes = int(report.num_steps[-1]), int(report.num_episodes[-1])
         self._write_episodes(report)
+        self._look_at(report, first_bad=int(chunk.tally[1]))
         learner.take(chunk.training, chunk.metrics, chunk.tally, num_rounds * self._loop.updates)
-        self._look_at(report)
         if self._has_compiled:
             fits = int(CHUNK_SECONDS * num_rounds / max(seconds, 1e-9))
             self._num_rounds = min(max(fits, 1), 2 * self._num_rounds, MOST_ROUNDS)
@@ -99,14 +97,17 @@ class ActAndLearnOnDevice:
             }
             self._logs.write_episode(record)
 
-    def _look_at(self, report: Report) -> None:
+    def _look_at(self, report: Report, first_bad: int) -> None:
+        """Tells of what an environment gave, unless an earlier update was bad: then its actions are why."""
         if report.is_finite.all() or not self._was_finite:
             return
+        number = int(np.argmin(report.is_finite))
+        if 0 <= first_bad <= self._learner.num_updates_done + number * self._loop.updates:
+            return
         self._was_finite = False  # To warn once is enough.
-        self._learner.check_finite()  # Actions that are NaN come of parameters: say that first.
-        last = int(report.num_steps[int(np.argmin(report.is_finite))])
         tell_not_finite(
-            f"By step {last:,} the environment gave a reward or an observation that is NaN or infinite.",
+            f"By step {report.num_steps[number]:,} the environment gave a reward or an observation that is NaN or "
+            "infinite.",
             self._experiment.on_nan,
         )
 
