@@ -330,7 +330,7 @@ class _OfSteps(Callback):
 def test_what_cannot_run_there_is_refused_in_a_line(tmp_path, settings, message):
     with pytest.raises(ConfigError) as error:
         run(plan(**({"run_directory": tmp_path / "run"} | settings)))
-    assert str(error.value).startswith("on_device (--on-device): " + message) and "\n" not in str(error.value)
+    assert str(error.value).startswith("on_device (--on-device) does not go with " + message) and "\n" not in str(error.value)
     assert not (tmp_path / "run" / "config.json").exists()
 
 

@@ -103,4 +103,4 @@ def _check_experience(experiment: ExperimentConfig) -> None:
 
 
 def _refused(what: str, why: str) -> ConfigError:
-    return ConfigError(f"on_device (--on-device): {what} cannot be trained with on the device: {why}.")
+    return ConfigError(f"on_device (--on-device) does not go with {what}: {why}.")
