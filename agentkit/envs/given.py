@@ -1,7 +1,7 @@
 """Environments that are handed in, not named: classes, instances, and functions that return one.
 
-Gymnasium's, dm_env's and dm_control's kinds are taken, told apart by what they are. No simulator is imported here: one
-whose environment was handed in is loaded already.
+Gymnasium's, dm_env's and dm_control's kinds and environments in JAX are taken, told apart by what they are. No
+simulator is imported here: one whose environment was handed in is loaded already.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import tree
 
 from agentkit import specs
 from agentkit.envs import prefixes
+from agentkit.envs.jax.base import JaxEnvironment
 from agentkit.envs.wrapping import Wrapper, prepare, wrap, wrap_inside
 from agentkit.errors import ConfigError, unknown_name
 from agentkit.importing import import_callable
@@ -175,6 +176,8 @@ def name_of(environment: object) -> str:
 
 def _given(environment: Any, seed: int, settings: Mapping[str, Any], shared: bool, num_envs: int | None) -> Any:
     """Returns what comes of an environment that was handed in, as it is."""
+    if isinstance(environment, JaxEnvironment):
+        return environment  # It keeps nothing.
     if is_instance(environment):
         return _copied(environment, shared)
     return _called(environment, seed, settings, num_envs)
@@ -271,6 +274,10 @@ def _as_dm_env(made: Any, seed: int, name: str) -> dm_env.Environment:
     """Gives gymnasium's and dm_control's environments dm_env's interface, and makes each ready for an agent."""
     families = {cls.__module__.partition(".")[0] for cls in type(made).__mro__}
     control = sys.modules.get("dm_control.rl.control")
+    if isinstance(made, JaxEnvironment):
+        from agentkit.envs.jax.dm_environment import DmEnvironment
+
+        return prepare(DmEnvironment(made, seed), concatenate=False)
     if "gymnasium" in families:
         from agentkit.envs.gymnasium import GymnasiumEnvironment
 

@@ -32,6 +32,7 @@ SIMULATORS = {
     "envpool": "HalfCheetah-v4",
     "gymnasium": "HalfCheetah-v5",
     "gymnasium_vector": "CartPole-v1",
+    "jax": "cartpole",
     "metaworld": "reach",
     "minatar": "Breakout",
     "minigrid": "DoorKey-5x5",

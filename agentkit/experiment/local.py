@@ -27,6 +27,8 @@ from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.evaluation.evaluate import Evaluator
 from agentkit.experiment.evaluation.training_films import TrainingFilms, check_films
+from agentkit.experiment.on_device.build import build as build_on_device
+from agentkit.experiment.on_device.checks import check_settings
 from agentkit.experiment.policies.loading import Policies
 from agentkit.experiment.policies.make_actor import (
     AnyActor,
@@ -123,6 +125,8 @@ def started(
     experiment: ExperimentConfig, resume: bool, profile: Profile | None = None
 ) -> Iterator[tuple[Training, StopOnSignal]]:
     """Makes every part of a run, as `run` does, and closes them in the end."""
+    if experiment.on_device:
+        check_settings(experiment, is_profiled=profile is not None)
     hooks = Hooks(experiment)
     devices = learner_devices(experiment.devices)
     check_run_directory(experiment, resume)
@@ -131,7 +135,10 @@ def started(
         stack.enter_context(run_lock(experiment.run_directory))
         try:
             found = prepare(experiment, resume)
-            training = _build(experiment, stack, found, hooks, resume=resume, devices=devices, profile=profile)
+            if experiment.on_device:
+                training = build_on_device(experiment, stack, found, hooks, resume=resume)
+            else:
+                training = _build(experiment, stack, found, hooks, resume=resume, devices=devices, profile=profile)
         except CheckpointError as error:
             raise ResumeError(str(error)) from error
         with StopOnSignal(hooks.requested) as stop:

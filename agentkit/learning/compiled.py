@@ -84,8 +84,7 @@ class CompiledUpdate:
             state: Nest, batch: ReplaySample[Nest], tally: jax.Array, num_steps: Array
         ) -> tuple[Nest, UpdateOutput, Mapping[str, Nest], jax.Array]:
             def update(state: Nest, batch: ReplaySample[Nest]) -> tuple[Nest, UpdateOutput]:
-                state = tell_counts(state, steps=num_steps, updates=batch.num_updates)
-                return self.update.update(state, batch._replace(num_steps=num_steps))
+                return counted_update(self.update, state, batch._replace(num_steps=num_steps))
 
             if num_updates == 1:
                 state, output = update(state, batch._replace(num_updates=tally[0]))
@@ -102,6 +101,17 @@ class CompiledUpdate:
         # Params are replicated and the batch is split, so XLA inserts the mean of the gradients.
         in_shardings = (everywhere, split, everywhere, everywhere)
         return jax.jit(run, donate_argnums=0, in_shardings=in_shardings, out_shardings=everywhere)
+
+
+def counted_update(update: Update, state: Nest, batch: ReplaySample[Nest]) -> tuple[Nest, UpdateOutput]:
+    """Returns training state and output of one update, whose optimisers' schedules stand at the batch's counts.
+
+    Args:
+        update: the algorithm.
+        state: its training state.
+        batch: with `num_updates` and `num_steps`.
+    """
+    return update.update(tell_counts(state, steps=batch.num_steps, updates=batch.num_updates), batch)
 
 
 def initial_state(update: Update, key: jax.Array) -> Nest:

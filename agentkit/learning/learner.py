@@ -110,6 +110,11 @@ class Learner:
         return self._state
 
     @property
+    def tally(self) -> Any:
+        """Returns the number of updates and the first bad metric so far, int32 ``[3]``; see `finite.start_tally`."""
+        return self._tally
+
+    @property
     def num_updates_done(self) -> int:
         """Counts updates since the training began, before a restore included."""
         return self._version
@@ -164,6 +169,23 @@ class Learner:
             self._has_compiled = True
             return_memory()
         self._metrics = output.metrics
+        self._log_if_time()
+
+    def take(self, state: Nest, metrics: Mapping[str, Any], tally: Any, num_updates: int) -> None:
+        """Takes over what updates have made that were run elsewhere, as in a compiled loop, and publishes it.
+
+        Args:
+            state: the training state after them.
+            metrics: of the newest one.
+            tally: see `finite.start_tally`; `tally` before them.
+            num_updates: how many there were.
+
+        Raises:
+            NonFiniteError: it is time to look, and a metric or the state is not finite.
+        """
+        self._state, self._metrics, self._tally = state, dict(metrics), tally
+        self._version += num_updates
+        self._publish(self._update.variables(state))
         self._log_if_time()
 
     def _write_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:

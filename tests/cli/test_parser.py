@@ -22,7 +22,9 @@ def test_train_launch_and_node_replay_share_the_options_of_an_experiment():
     """An option that one of them lacks would be a second copy of the block."""
     train, launch, host = (vars(parse(words.split())) for words in ("train", "launch", "node replay"))
     shared = train.keys() & launch.keys() & host.keys()
-    assert train.keys() - shared == {"replay", "resume", "profile", "jax_trace", "seeds", "jobs", "video_every"}
+    assert train.keys() - shared == {
+        "replay", "resume", "profile", "jax_trace", "seeds", "jobs", "video_every", "on_device",
+    }  # fmt: skip
     assert launch.keys() - shared == {
         "resume", "actors", "evaluators", "engine", "ray_address", "listen", "max_parameter_age",
         "max_restarts", "learner_gpus", "inference",

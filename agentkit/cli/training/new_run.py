@@ -41,7 +41,7 @@ _OF_A_NEW_RUN = (
     "ready", "out", "run_directory", "eval_every", "eval_episodes", "eval_max_steps", "evaluate_samples", "column",
     "checkpoint_every",
     "tensorboard", "log", "video_every", "config", "preset", "show_config", "init_from", "init_checkpoint", "data",
-    "data_share",
+    "data_share", "on_device",
 )  # fmt: skip
 
 
@@ -123,6 +123,7 @@ def _given_fields(arguments: argparse.Namespace, imports: Sequence[str]) -> dict
         "evaluation_max_steps": arguments.eval_max_steps,
         "evaluation_samples": arguments.evaluate_samples,
         "columns": arguments.column,
+        "on_device": getattr(arguments, "on_device", None),
         "checkpoint_period": arguments.checkpoint_every,
         "tensorboard": arguments.tensorboard,
         "loggers": parse_loggers(arguments.log, imports),

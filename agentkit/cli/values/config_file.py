@@ -36,6 +36,7 @@ _FIELDS = {
     "workers": "workers",
     "ready": "ready",
     "replay": "replay",
+    "on-device": "on_device",
     "eval-every": "evaluation_period",
     "eval-episodes": "evaluation_episodes",
     "eval-max-steps": "evaluation_max_steps",

@@ -18,7 +18,8 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     ),
     "the agent": ("--preset", "--set", "--normalize", "--torso", "--view", "--show-config"),
     "the environment": (
-        "--env-set", "--wrapper", "--import", "--num-envs", "--workers", "--ready", "--step-timeout", "--column",
+        "--env-set", "--wrapper", "--import", "--num-envs", "--workers", "--ready", "--on-device", "--step-timeout",
+        "--column",
     ),
     "what the run begins with": ("--init-from", "--init-checkpoint", "--data", "--data-share"),
     "evaluations, and when to stop": (

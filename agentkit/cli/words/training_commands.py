@@ -31,6 +31,12 @@ def add_train(commands: Commands[Parser]) -> None:
     train.add_argument("--jobs", type=positive, metavar="N", help="with --seeds: runs at a time; default: 1")
     train.add_argument("--replay", choices=("in_process", "reverb"), help="default: in_process")
     train.add_argument(
+        "--on-device",
+        action="store_true",
+        default=None,
+        help="environments, policy and updates in one compiled loop; for environments in JAX, such as jax:cartpole",
+    )
+    train.add_argument(
         "--video-every",
         type=natural,
         metavar="STEPS",

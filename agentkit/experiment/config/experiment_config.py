@@ -97,6 +97,8 @@ class ExperimentConfig(metaclass=SaysWhatWasMeant):
         init_checkpoint: which checkpoint of that run: "newest", "best" (see `callbacks.keep_best`), or a step.
         data: a file or folder for `datasets.read_episodes` that replay begins with; None for an empty replay. Of runs
             in one process.
+        on_device: whether environments, policy and updates run in one compiled loop on JAX's device. The environment
+            is one in JAX (``jax:cartpole``, or your own); see docs/on_device.md. Of runs in one process.
     """
 
     agent: Agent
@@ -129,6 +131,7 @@ class ExperimentConfig(metaclass=SaysWhatWasMeant):
     init_checkpoint: WhichCheckpoint = "newest"
     data: str | pathlib.Path | None = None
     evaluation_max_steps: Count | None = None
+    on_device: bool = False
 
     def __post_init__(self) -> None:
         """Refuses impossible settings."""

@@ -236,6 +236,11 @@ def prepare_launch(experiment: ExperimentConfig, resume: bool, config: dict[str,
             "machine than the run folder. Set it to 0, and film from another shell, while it goes on or afterwards: "
             "agentkit evaluate RUN --video run.mp4."
         )
+    if experiment.on_device:
+        raise ConfigError(
+            "on_device: the compiled loop is one process. Use agentkit.run (agentkit train --on-device), or leave it "
+            "out."
+        )
     refuse_prior_data(experiment)
     directory = check_run_directory(experiment, resume)
     if directory is None:

@@ -39,6 +39,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "replay": (str, dict),
     "num_envs": (int, _NONE),
     "evaluation_samples": (bool,),
+    "on_device": (bool,),
     "tensorboard": (bool,),
     "progress": (bool, _NONE),
     "columns": (list,),

@@ -50,7 +50,7 @@ def begin(experiment: ExperimentConfig) -> str | None:
     return identity.what_the_folder_lacks(experiment.describe())
 
 
-_FIXED = ("seed", "replay", "ready", "init_from", "data")
+_FIXED = ("seed", "replay", "ready", "init_from", "data", "on_device")
 
 
 def check_same(experiment: ExperimentConfig, found: checkpoint.Checkpoint) -> None:
@@ -64,7 +64,8 @@ def check_same(experiment: ExperimentConfig, found: checkpoint.Checkpoint) -> No
     saved, now = found.state["experiment"], experiment.describe()
     differs = identity.difference(saved, now)
     for name in _FIXED:
-        if differs is None and names_only(saved.get(name)) != names_only(now[name]):  # Older runs have no `ready`.
+        # Runs of earlier versions have no `ready`, and no `on_device`.
+        if differs is None and (names_only(saved.get(name)) or None) != (names_only(now[name]) or None):
             differs = name, saved.get(name), now[name]
     if differs is not None:
         raise _differs(found, *differs)

@@ -1,0 +1,46 @@
+"""Environments written in JAX: pure functions, which the training on the device compiles with the agent.
+
+`make` gives one as an ordinary dm_env environment, which is how every other mode uses it. JAX is loaded with the first
+one that is made, not with this package.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from typing import Any
+
+import dm_env
+
+from agentkit.errors import unknown_name
+
+_OWN = {
+    "cartpole": "cartpole.CartPole",
+    "catch": "catch.Catch",
+    "memory_chain": "memory_chain.MemoryChain",
+    "point_mass": "point_mass.PointMass",
+}
+
+
+def make(name: str, seed: int = 0, **kwargs: Any) -> dm_env.Environment:
+    """Makes an environment in JAX by name, behind dm_env's interface.
+
+    Args:
+        name: what follows ``jax:``.
+        seed: of the episodes.
+        **kwargs: settings of the environment.
+
+    Raises:
+        UnknownNameError: there is no such environment, or no such setting; proposes the nearest one.
+    """
+    from agentkit.envs.jax.dm_environment import DmEnvironment  # Loads JAX.
+
+    if name not in _OWN:
+        raise unknown_name("environment", f"jax:{name}", [f"jax:{known}" for known in _OWN])
+    module, attribute = _OWN[name].split(".")
+    cls = getattr(importlib.import_module(f"agentkit.envs.jax.{module}"), attribute)
+    known = inspect.signature(cls).parameters
+    for key in kwargs:
+        if key not in known:
+            raise unknown_name(f"setting of jax:{name}", key, known)
+    return DmEnvironment(cls(**kwargs), seed)

@@ -1,0 +1,344 @@
+"""Training on the device: segments, values, chunks, counts, the run folder, and what is refused."""
+
+import csv
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agentkit import ExperimentConfig, checkpoint, losses, nests, run, specs
+from agentkit.agents import registry
+from agentkit.callbacks import Callback
+from agentkit.envs.jax.base import JaxEnvironment
+from agentkit.envs.jax.cartpole import CartPole
+from agentkit.envs.jax.memory_chain import MemoryChain
+from agentkit.envs.jax.point_mass import PointMass
+from agentkit.envs.jax.time_steps import first_step, next_step
+from agentkit.errors import ConfigError, NonFiniteError
+from agentkit.experiment import ResumeError, load
+from agentkit.experiment.on_device.loop import MOST_ROUNDS, DeviceLoop
+from agentkit.experiment.on_device.segments import collect, start
+from agentkit.learning import Linear
+from agentkit.learning.finite import start_tally
+from agentkit.replay import InProcessReplay
+from agentkit.testing.learning import learns
+from agentkit.types import LAST, Step, has_action
+from agentkit.wrappers.reward_scale import RewardScale
+
+SMALL = {"hidden_sizes": (4,), "segment_length": 5}
+ON_POLICY = ["a2c", "impala", "npg", "ppo", "reinforce", "trpo"]
+
+
+def make_loop(environment, num_envs=4, name="a2c", **settings):
+    agent = registry.make(name, SMALL | settings).with_num_envs(num_envs)
+    networks = agent.make_networks(specs.make_environment_spec(environment))
+    update = agent.make_update(networks)
+    loop = DeviceLoop(environment, agent.make_policy(networks), update, agent.experience, num_envs)
+    return loop, jax.jit(update.init)
+
+
+def begin(loop, init):
+    """Arguments of the first chunk; each is donated, so that they are made anew."""
+    return init(jax.random.PRNGKey(0)), loop.start(jax.random.PRNGKey(1)), start_tally(0)
+
+
+def assert_equal(one, other):
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(np.asarray(a), np.asarray(b), strict=True), one, other)
+
+
+@pytest.mark.one_case
+@pytest.mark.parametrize(
+    ("environment", "settings"),
+    [
+        (PointMass(max_steps=3), {"core_size": 4}),
+        (MemoryChain(2), {"core_size": 4, "core": "gru"}),
+        (CartPole(max_steps=7), {}),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_segments_are_those_of_the_adder_bit_for_bit(environment, settings):
+    """Terminations and truncations, with a memory's state among the extras and without."""
+    num_envs, length = 3, 7
+    agent = registry.make("ppo", SMALL | settings | {"segment_length": length, "num_minibatches": 1})
+    agent = agent.with_num_envs(num_envs)
+    spec = specs.make_environment_spec(environment)
+    networks = agent.make_networks(spec)
+    params = agent.make_update(networks)
+    params = params.variables(params.init(jax.random.PRNGKey(0)))["policy"]
+    policy = agent.make_policy(networks)
+    first = jax.jit(lambda key: start(environment, policy, num_envs, key))(jax.random.PRNGKey(1))
+    one_step = jax.jit(lambda acting: collect(environment, policy, params, acting, 1))
+    whole = jax.jit(lambda acting: collect(environment, policy, params, acting, length))
+
+    replay = InProcessReplay(agent.make_tables(spec), seed=0)
+    adder = agent.make_adder(replay, spec, num_envs)
+    host, device, acting = [], [], first
+    adder.add_first(jax.tree.map(np.asarray, first.timestep))
+    for _ in range(3):
+        for _ in range(length):
+            was_last = np.asarray(acting.timestep.step_type) == LAST
+            acting, rows, _ = one_step(acting)
+            action, extras = jax.tree.map(lambda x: np.array(x[:, 0]), (rows.action, rows.extras))
+            for leaf in jax.tree.leaves((action, extras)):
+                leaf[was_last] = 1  # Which the adder ignores.
+            adder.add(action, jax.tree.map(np.asarray, acting.timestep), extras)
+        host.append(next(replay.sampler("segments", num_envs)).sample.data)
+    acting = first
+    for _ in range(3):
+        acting, segments, _ = whole(acting)
+        device.append(segments)
+    starts = sum(int(np.sum(segments.start_of_episode[:, 1:])) for segments in device)
+    assert starts >= 4
+    for ours, theirs in zip(device, host, strict=True):
+        assert_equal(ours.observation, theirs.observation)
+        assert_equal(ours.start_of_episode, theirs.start_of_episode)
+        for name in ("action", "reward", "discount", "extras"):  # The row behind the last has an observation only.
+            cut = [jax.tree.map(lambda x: np.asarray(x)[:, :-1], getattr(each, name)) for each in (ours, theirs)]
+            assert_equal(*cut)
+
+
+@dataclasses.dataclass(frozen=True)
+class Endless(JaxEnvironment):
+    """Gives reward 1 a step for ever, cut off after 3 steps. Observations are 10, and `at_reset` at the start."""
+
+    at_reset: float = 10.0
+    reward: float = 1.0
+
+    def observation_spec(self):
+        return specs.Array((1,), np.float32)
+
+    def action_spec(self):
+        return specs.DiscreteArray(2, dtype=np.int32)
+
+    def reset(self, key):
+        return jnp.int32(0), first_step(jnp.full(1, self.at_reset))
+
+    def step(self, state, action, key):
+        return state + 1, next_step(jnp.full(1, 10.0), self.reward, truncated=state + 1 == 3)
+
+
+def test_values_at_truncation_do_not_look_at_the_reset():
+    """Where the value of an observation is the observation: 1 + 0.9 * 10 = 10, the value of 1 a step for ever."""
+    from agentkit.actors.policy import stateless_policy
+
+    policy = stateless_policy(lambda params, key, observation: jnp.int32(0))
+    targets = []
+    for at_reset in (10.0, 1e6):
+        environment = Endless(at_reset)
+        segments: Step = jax.jit(
+            lambda key, environment=environment: collect(
+                environment, policy, (), start(environment, policy, 2, key), 8
+            )[1]
+        )(jax.random.PRNGKey(0))
+        values, mask = segments.observation[..., 0], has_action(segments.start_of_episode)
+        discount = 0.9 * segments.discount[:, :-1]
+        for gae_lambda in (0.0, 0.95, 1.0):
+            advantage = losses.generalized_advantages(segments.reward[:, :-1], discount, values, mask, gae_lambda)
+            targets.append(np.asarray((advantage + values[:, :-1])[mask == 1]))
+    np.testing.assert_array_equal(segments.start_of_episode[0], [1, 0, 0, 0, 1, 0, 0, 0, 1])
+    np.testing.assert_array_equal(mask[0], [1, 1, 1, 0, 1, 1, 1, 0])
+    np.testing.assert_allclose(np.stack(targets[:3]), 10.0, rtol=1e-6)
+    # 1e6 in single precision, as a baseline that is added and taken away: 0.1 is the rounding.
+    np.testing.assert_allclose(np.stack(targets[3:]), 10.0, atol=0.1)
+    at_the_end = np.stack(targets).reshape(6, 2, -1)[:, :, [2, 5]]
+    np.testing.assert_allclose(at_the_end, 10.0, rtol=1e-6)
+
+
+def test_a_chunk_is_equal_to_two_of_half_its_length_and_memory_stays():
+    loop, init = make_loop(MemoryChain(2))
+    whole = loop.run(*begin(loop, init), target=10**9, num_rounds=10)
+    first = loop.run(*begin(loop, init), target=10**9, num_rounds=5)
+    halves = loop.run(first.training, first.acting, first.tally, 10**9, 5)
+    assert_equal(whole[:4], halves[:4])
+    assert_equal(jax.tree.map(lambda x: x[5:10], whole.report), jax.tree.map(lambda x: x[:5], halves.report))
+    assert int(whole.num_rounds) == 10 and whole.tally.tolist() == [10, -1, 0]
+    shapes = [jax.tree.map(jnp.shape, chunk) for chunk in (whole, halves)]
+    assert shapes[0] == shapes[1] and whole.report.num_steps.shape == (MOST_ROUNDS,)
+    del first
+    chunk, sizes = whole, []
+    for _ in range(4):
+        chunk = loop.run(chunk.training, chunk.acting, chunk.tally, 10**9, 20)
+        jax.block_until_ready(chunk)
+        whole = halves = None
+        sizes.append(sum(array.nbytes for array in jax.live_arrays()))
+    assert len(set(sizes[1:])) == 1, sizes
+
+
+def test_a_chunk_ends_with_the_round_that_reaches_its_target():
+    loop, init = make_loop(MemoryChain(2))
+    chunk = loop.run(*begin(loop, init), target=47, num_rounds=200)
+    steps = np.asarray(chunk.report.num_steps)[: int(chunk.num_rounds)]
+    # 5 rows of 4 environments a round; episodes end in rows 3, 7, 11 and 15, and a reset, each fourth row, is no step.
+    assert steps.tolist() == [16, 32, 48] and chunk.acting.num_steps == 48
+    assert np.asarray(chunk.report.num_episodes)[:4].tolist() == [4, 8, 16, 0]
+    assert np.asarray(chunk.report.episodes.total_length)[:4].tolist() == [12, 12, 24, 0]
+
+
+def plan(environment="jax:catch", name="a2c", num_steps=200, agent_settings=(), **settings):
+    agent = registry.make(name, SMALL | dict(agent_settings))
+    defaults = {"num_envs": 4, "evaluation_period": 0, "on_device": True, "log_seconds": 0.0}
+    return ExperimentConfig(agent, environment, num_steps, **(defaults | settings))
+
+
+def rows_of(folder, log):
+    with open(folder / "logs" / f"{log}.csv") as file:
+        return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("batch_size", [None, 2, 8])
+def test_steps_updates_and_schedules_are_those_of_the_host(tmp_path, batch_size):
+    """Catch, whose episodes are equally long: updates come at the same steps, with the same learning rate."""
+    settings = {"learning_rate": Linear(1e-2, 1e-3, 1_000, by="steps"), "batch_size": batch_size}
+    settings |= {"num_epochs": 1, "num_minibatches": 1, "segment_length": 4}
+    # 12 segments of 4 rows, 4 of which reset: the host's last step is then the last of a round.
+    shared = {"agent_settings": settings, "name": "ppo", "checkpoint_period": 0, "num_steps": 4 * (12 * 4 - 4)}
+    results = {}
+    for where, environment in (("host", "agentkit:catch"), ("device", "jax:catch")):
+        experiment = plan(environment, run_directory=tmp_path / where, on_device=where == "device", **shared)
+        result = run(experiment)
+        row = checkpoint.read_latest(tmp_path / where / "checkpoints").state["learner"]
+        newest = (tmp_path / where / "logs" / "learner.csv").read_text().splitlines()
+        last = dict(zip(newest[0].split(","), newest[-1].split(","), strict=True))
+        results[where] = result.updates, row["num_updates"], float(last["learning_rate"]), int(last["steps"])
+    (updates, saved, rate, steps), device = results["host"], results["device"]
+    assert updates == saved and device[:2] == (updates, updates) and device[2] == pytest.approx(rate, rel=1e-6)
+    assert steps == device[3] == 176 and updates == 12 * 4 // (batch_size or 4)
+
+
+def leaves_of(folder):
+    found = checkpoint.read_latest(folder / "checkpoints")
+    return found.step, {
+        "learner": {path: np.asarray(x).tobytes() for path, x in found.state["learner"]["state"].items()},
+        "acting": {path: np.asarray(x).tobytes() for path, x in found.state["acting"].items()},
+    }
+
+
+def test_a_resumed_run_has_the_same_bits(tmp_path):
+    shared = {"checkpoint_period": 90}
+    run(plan(num_steps=300, run_directory=tmp_path / "whole", **shared))
+    run(plan(num_steps=150, run_directory=tmp_path / "parts", **shared))
+    run(plan(num_steps=300, run_directory=tmp_path / "parts", **shared), resume=True)
+    whole, parts = (leaves_of(tmp_path / name) for name in ("whole", "parts"))
+    assert whole == parts and 300 <= whole[0] < 320
+    logs = [[line.rsplit(",", 1)[0] for line in (tmp_path / name / "logs" / "train.csv").read_text().splitlines()]
+            for name in ("whole", "parts")]  # fmt: skip
+    assert logs[0] == logs[1] and logs[0][0].startswith("steps,episodes,episode_return,episode_length")
+    with pytest.raises(ResumeError, match="on_device=True"):
+        run(plan(num_steps=400, run_directory=tmp_path / "whole", on_device=False), resume=True)
+
+
+_KILLED = """
+import os, sys
+from agentkit.experiment.on_device.work import ActAndLearnOnDevice
+sys.path.insert(0, {here!r})
+from test_on_device import plan
+import agentkit, pathlib
+step = ActAndLearnOnDevice.step
+def deadly(self):
+    step(self)
+    if self.num_steps > 170:
+        os.kill(os.getpid(), 9)
+ActAndLearnOnDevice.step = deadly
+agentkit.run(plan(num_steps=300, checkpoint_period=90, run_directory=pathlib.Path({folder!r})))
+"""
+
+
+@pytest.mark.full
+def test_a_run_that_is_killed_between_chunks_resumes_with_the_same_bits(tmp_path):
+    code = _KILLED.format(here=str(Path(__file__).parent), folder=str(tmp_path / "killed"))
+    assert subprocess.run([sys.executable, "-c", code], env=dict(os.environ), timeout=280).returncode == -9
+    assert checkpoint.read_latest(tmp_path / "killed" / "checkpoints").step < 170
+    for name in ("killed", "whole"):
+        run(plan(num_steps=300, checkpoint_period=90, run_directory=tmp_path / name), resume=name == "killed")
+    assert leaves_of(tmp_path / "killed") == leaves_of(tmp_path / "whole")
+
+
+@pytest.mark.full
+def test_a_run_on_the_device_is_evaluated_loaded_and_logged(tmp_path):
+    class Watching(Callback):
+        seen = ()
+
+        def on_evaluation(self, run, record):
+            self.seen = (*self.seen, record["steps"])
+
+    callback = Watching()
+    settings = {"evaluation_period": 100, "evaluation_episodes": 2, "checkpoint_period": 100}
+    result = run(plan(run_directory=tmp_path / "run", **settings), callbacks=[callback])
+    assert len(result.evaluations) == 2 and callback.seen == tuple(row["steps"] for row in result.evaluations)
+    assert 100 <= callback.seen[0] < 120 and 200 <= callback.seen[1] < 220
+    rows = rows_of(tmp_path / "run", "train")
+    assert {row["episode_length"] for row in rows} == {9.0} and all(-1 <= row["episode_return"] <= 1 for row in rows)
+    assert int(load(tmp_path / "run").select_action(np.zeros((10, 5), np.float32))) in range(3)
+
+
+@pytest.mark.full
+def test_a_reward_that_is_nan_ends_the_run():
+    with pytest.raises(NonFiniteError, match="reward or an observation that is NaN"):
+        run(plan(Endless(reward=float("nan")), name="reinforce", num_steps=20))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("settings", [{}, {"core_size": 4}], ids=["plain", "memory"])
+@pytest.mark.parametrize("name", ON_POLICY)
+def test_all_agents_that_learn_from_segments_run(name, settings):
+    if settings and "core_size" not in {field.name for field in dataclasses.fields(registry.config_class(name))}:
+        pytest.skip("it has no memory")
+    minibatches = {"num_minibatches": 1} if name == "ppo" else {}
+    loop, init = make_loop(MemoryChain(2), name=name, **settings, **minibatches)
+    before = jax.tree.map(np.asarray, init(jax.random.PRNGKey(0)))
+    chunk = loop.run(*begin(loop, init), target=10**9, num_rounds=3)
+    assert chunk.tally.tolist() == [3, -1, 0]
+    one, other = (nests.flatten_to_paths(jax.tree.map(np.asarray, each)) for each in (before, chunk.training))
+    assert any(not np.array_equal(one[path], other[path]) for path in one)
+
+
+class _Wrapping(Callback):
+    def wrap(self, environment):
+        return environment
+
+
+class _OfSteps(Callback):
+    def on_step(self, run, step):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"workers": 2}, "workers (--workers)"),
+        ({"replay": "reverb"}, "replay (--replay)"),
+        ({"devices": 1}, "devices (--devices)"),
+        ({"data": "some.npz"}, "data (--data)"),
+        ({"columns": ("t",)}, "columns (--column)"),
+        ({"wrappers": (RewardScale,)}, "wrappers (--wrapper)"),
+        ({"callbacks": [_Wrapping()]}, "the callback _Wrapping with wrap"),
+        ({"callbacks": [_OfSteps()]}, "the callback _OfSteps with on_step"),
+        ({"num_steps": 2**31}, "num_steps=2,147,483,648"),
+        ({"environment": "agentkit:catch"}, "the environment agentkit:catch"),
+        ({"agent_settings": {"batch_size": 3}}, "num_envs=4 with batch_size=3"),
+        ({"agent_settings": {"batch_mode": "complete_episodes"}}, "batch_mode='complete_episodes'"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_cannot_run_there_is_refused_in_a_line(tmp_path, settings, message):
+    with pytest.raises(ConfigError) as error:
+        run(plan(**({"run_directory": tmp_path / "run"} | settings)))
+    assert str(error.value).startswith("on_device (--on-device) does not go with " + message) and "\n" not in str(error.value)
+    assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_agents_with_replay_are_refused():
+    with pytest.raises(ConfigError, match=r"keeps experience as Transitions\. So far agents that learn from segments"):
+        run(ExperimentConfig(registry.make("dqn"), "jax:catch", 100, on_device=True))
+
+
+@pytest.mark.full
+def test_ppo_learns_cartpole_on_the_device():
+    learns(registry.make("ppo"), "jax:cartpole", 200_000, 400.0, num_envs=64, on_device=True, num_episodes=10)
