@@ -330,8 +330,16 @@ class _OfSteps(Callback):
 def test_what_cannot_run_there_is_refused_in_a_line(tmp_path, settings, message):
     with pytest.raises(ConfigError) as error:
         run(plan(**({"run_directory": tmp_path / "run"} | settings)))
-    assert str(error.value).startswith("on_device (--on-device) does not go with " + message) and "\n" not in str(error.value)
+    said = str(error.value)
+    assert said.startswith("on_device (--on-device) does not go with " + message) and "\n" not in said
     assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_an_agents_own_actor_is_refused(tmp_path):
+    stock = plan(run_directory=tmp_path / "run")
+    own = dataclasses.replace(stock, agent=dataclasses.replace(stock.agent, make_actor=lambda parts: None))
+    with pytest.raises(ConfigError, match=r"does not go with an agent's own make_actor: .* Give a policy and an update"):
+        run(own)
 
 
 def test_agents_with_replay_are_refused():

@@ -53,15 +53,14 @@ def build(
     spec = make_environment_spec(environment)
     parts = check_fit(experiment, spec)
     check_films(experiment)
-    initial = (
-        InitialState(experiment) if found is not None else find_initial_state(experiment, parts.update, parts.state)
-    )
+    initial = InitialState(experiment) if found is not None else find_initial_state(experiment, parts)
     experiment = initial.experiment
     lacking = begin(experiment)
     logs = RunLogs(experiment, stack, resume_step=(0 if found is None else found.step) if resume else None)
     experience = experiment.agent.experience
-    assert isinstance(experience, Segments), "check_settings has refused others"
-    loop = DeviceLoop(environment, parts.policy().policy, parts.update, experience, experiment.num_envs or 1)
+    policy = parts.pure_policy
+    assert isinstance(experience, Segments) and policy is not None, "check_settings has refused others"
+    loop = DeviceLoop(environment, policy, parts.update, experience, experiment.num_envs or 1)
     about = f"Device: {describe_devices(None)}, with the environments; the first chunk is compiled, for a while."
     for message in filter(None, (about, lacking, initial.message, *short_runs.warnings_of(experiment))):
         logs.message(message)

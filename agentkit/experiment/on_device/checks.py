@@ -84,6 +84,9 @@ def find_environment(experiment: ExperimentConfig) -> JaxEnvironment:
 
 
 def _check_experience(experiment: ExperimentConfig) -> None:
+    for box in ("make_actor", "make_learner"):
+        if getattr(experiment.agent, box) is not None:
+            raise _refused(f"an agent's own {box}", "the loop calls nothing of Python's. Give a policy and an update")
     experience = experiment.agent.experience
     if not isinstance(experience, Segments):
         raise _refused(
