@@ -30,6 +30,7 @@ NEAREST: dict[str, tuple[str, ...]] = {
     "replay/in_process/sum_tree": ("replay/in_process/test_sum_tree.py", "replay/in_process"),
     "agents/common/advantages": ("agents/test_losses_by_hand.py", "agents/test_a2c.py"),
     "agents/common/agent": ("agents/test_composition.py", "agents/test_dqn.py"),
+    "agents/common/compose": ("experiment/test_own_boxes.py",),
     "agents/common/epochs": ("agents/test_minibatches.py",),
     "agents/common/experience": ("agents/test_dqn.py", "agents/test_r2d2.py", "agents/test_a2c.py"),
     "agents/common/experience_wrappers": ("agents/test_composition.py", "experiment/test_reverb_run.py"),

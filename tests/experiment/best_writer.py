@@ -2,6 +2,7 @@
 
 import pathlib
 import sys
+import types
 
 import numpy as np
 
@@ -10,6 +11,8 @@ from agentkit.callbacks import RunView, keep_best
 
 class Experiment:
     """As much of an experiment as is asked for."""
+
+    agent = types.SimpleNamespace(make_learner=None)
 
     def describe(self) -> dict[str, int]:
         return {"seed": 0}

@@ -317,7 +317,7 @@ def test_all_is_closed_once_in_order_after_a_run_and_after_an_error(
 
 
 @pytest.mark.parametrize(
-    "where", ["networks", "InProcessReplay", "ReplayDataset", "VariableClient", "Learner", "RunLogs", "evaluation"]
+    "where", ["networks", "InProcessReplay", "ReplayDataset", "VariableClient", "make_learner", "RunLogs", "evaluation"]
 )
 def test_what_was_made_is_closed_if_building_fails(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     class BuildError(Exception):
@@ -343,7 +343,7 @@ def test_what_was_made_is_closed_if_building_fails(where: str, monkeypatch: pyte
     closed = [event for event in events.log if event.startswith("close")]
     assert made == ["make training"] and closed[-1] == "close training"
     assert len(set(closed)) == len(closed), "closed twice"
-    expected = {"Learner": ORDER, "evaluation": ORDER, "VariableClient": ORDER[1:], "ReplayDataset": ORDER[2:]}
+    expected = {"make_learner": ORDER, "evaluation": ORDER, "VariableClient": ORDER[1:], "ReplayDataset": ORDER[2:]}
     assert closed == expected.get(where, ORDER[3:])
 
 
