@@ -92,7 +92,8 @@ def wait_for(process: subprocess.Popen, condition: Any) -> None:
 # --- in a process of its own -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("replay", ["in_process", pytest.param("reverb", marks=[pytest.mark.reverb, pytest.mark.full])])
+@pytest.mark.full
+@pytest.mark.parametrize("replay", ["in_process", pytest.param("reverb", marks=pytest.mark.reverb)])
 def test_an_error_in_mid_episode_ends_the_program(replay: str, tmp_path: pathlib.Path) -> None:
     trouble = """
 def trouble(count):
