@@ -43,5 +43,5 @@ def test_weights() -> None:
 
 
 def test_likely_actions() -> None:
-    logits = np.log(np.float32([[0.6, 0.1, 0.3], [0.2, 0.7, 0.1]]))
-    np.testing.assert_array_equal(losses.bcq_action_mask(logits, 0.4), [[True, False, True], [False, True, False]])
+    logits = np.log(np.float32([[0.6, 0.3, 0.1], [0.05, 0.75, 0.2]]))
+    np.testing.assert_array_equal(losses.bcq_action_mask(logits, 0.4), [[True, True, False], [False, True, False]])
