@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from agentkit.wrappers.flatten_actions import FlattenActions as FlattenActions
     from agentkit.wrappers.frame_stack import FrameStack as FrameStack
     from agentkit.wrappers.hide import Hide as Hide
-    from agentkit.wrappers.normalize_observations import NormalizeObservations as NormalizeObservations
     from agentkit.wrappers.observation_action_reward import ObservationActionReward as ObservationActionReward
     from agentkit.wrappers.one_hot import OneHot as OneHot
     from agentkit.wrappers.pixels import Pixels as Pixels

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import importlib
 from typing import Any
 
 import jax
@@ -19,7 +20,6 @@ from agentkit.experiment.config import identity
 from agentkit.experiment.config.recipes import decode
 from agentkit.learning import adam, objective
 from agentkit.types import LossOutput
-from examples.edits import ppo_returns_to_go, sac_temperature_loss
 from tests.agents.on_policy_training import Training
 from tests.agents.spaces import environment_of
 
@@ -200,7 +200,7 @@ def test_a_temperatures_loss_of_ones_own_is_the_one_that_is_descended() -> None:
         jax.grad(objective(module.make_losses(made, sac.Config()).temperature), has_aux=True)(
             log_alpha, (), (), entropy
         )[0]
-        for module in (sac_temperature_loss, sac)
+        for module in (importlib.import_module("examples.edits.sac_temperature_loss"), sac)
     )
     np.testing.assert_allclose([stock, own], [2.0, 0.4], rtol=1e-6)
 
@@ -211,7 +211,8 @@ def test_returns_to_go_are_gae_of_lambda_one() -> None:
     mask = np.ones((3, 6), np.float32)
     mask[1, 2] = mask[2, 4] = 0.0
     segments = Trajectories(reward, 0.9 * (discount > -1.0) * mask, values, mask)
-    found = ppo_returns_to_go.estimate_advantages(segments, ppo.Config())
+    edit = importlib.import_module("examples.edits.ppo_returns_to_go")
+    found = edit.estimate_advantages(segments, ppo.Config())
     expected = ppo.estimate_advantages(segments, ppo.Config(gae_lambda=1.0))
     np.testing.assert_allclose((found * mask)[mask > 0], np.asarray(expected)[mask > 0], rtol=1e-4, atol=1e-5)
     assert np.abs(ppo.estimate_advantages(segments, ppo.Config(gae_lambda=0.5)) - expected).max() > 0.1

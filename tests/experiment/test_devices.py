@@ -67,7 +67,7 @@ def on_two_devices(code: str, *arguments: pathlib.Path) -> None:
 
 @pytest.mark.full
 def test_two_devices_learn_what_one_learns(tmp_path: pathlib.Path) -> None:
-    code = NOTE_DEVICES.format(module=".local") + textwrap.dedent("""
+    code = NOTE_DEVICES.format(module=".training.own_learner") + textwrap.dedent("""
         ends = [run(make_experiment(f"{sys.argv[1]}/{devices}", devices)) for devices in (None, 2)]
         assert ends[0].updates == ends[1].updates > 20
         assert used == [None, jax.devices()]
@@ -88,7 +88,7 @@ def test_two_devices_learn_what_one_learns(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.full
 def test_two_devices_learn_from_data_what_one_learns(tmp_path: pathlib.Path) -> None:
-    code = NOTE_DEVICES.format(module=".offline") + textwrap.dedent("""
+    code = NOTE_DEVICES.format(module=".training.own_learner") + textwrap.dedent("""
         from tests.agents import offline_data
         episodes = offline_data.make_episodes(offline_data.CATCH, 20, [0.5])
         for devices in (None, 2):
@@ -105,7 +105,7 @@ def test_two_devices_learn_from_data_what_one_learns(tmp_path: pathlib.Path) -> 
 
 @pytest.mark.reverb
 def test_a_launched_learner_uses_them(tmp_path: pathlib.Path) -> None:
-    code = NOTE_DEVICES.format(module=".launch.nodes.learner") + textwrap.dedent("""
+    code = NOTE_DEVICES.format(module=".training.own_learner") + textwrap.dedent("""
         from agentkit.experiment import launch
         result = launch(
             make_experiment(sys.argv[1] + "/run", 2, num_steps=300), num_actors=1, num_evaluators=0, engine="threads"
