@@ -146,7 +146,7 @@ def test_memory_is_in_the_state_and_begins_anew_without_one(chain):
     assert not np.allclose(memory_after(rows), memory_after(rows[2:]))
 
 
-@pytest.mark.parametrize("run", ["pendulum", "chain"])
+@pytest.mark.parametrize("run", ["pendulum", pytest.param("chain", marks=pytest.mark.full)])
 def test_a_file_holds_all_that_acting_needs(run, tmp_path, request):
     policy = agentkit.load(request.getfixturevalue(run))
     policy.save(tmp_path / "policy.npz")
