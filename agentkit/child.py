@@ -1,15 +1,33 @@
-"""What a process owes to the one that started it: its end, and a refusal of what it cannot have from there."""
+"""What a process owes to the one that started it: its end, an ear for signals, and a refusal of what it cannot have."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import os
+import queue
 import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
 
 from agentkit.errors import ConfigError
 
 _used_by: int | None = None  # The process that has used JAX first, among those that this one was forked from.
+
+
+def whom_to_die_with() -> int:
+    """Returns the process id that a new process is to give to `die_with`; 0 if it only hears that nobody asks any more.
+
+    Linux means the parent's thread: a child that another thread than the main one starts would end with that thread.
+    """
+    return os.getpid() if threading.current_thread() is threading.main_thread() else 0
+
+
+def environment_of_child() -> dict[str, str]:
+    """Returns this process's variables, with its module path, and with JAX kept off accelerators' memory."""
+    here = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    return {**os.environ, "PYTHONPATH": here, "JAX_PLATFORMS": "cpu"}
 
 
 def die_with(parent: int) -> None:
@@ -23,6 +41,28 @@ def die_with(parent: int) -> None:
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
     if os.getppid() != parent:  # It died before the line above.
         os._exit(1)
+
+
+@contextlib.contextmanager
+def set_by_signals(event: threading.Event) -> Iterator[Callable[[], None]]:
+    """Yields a function by which a signal handler sets an event, as a thread of its own does then.
+
+    `Event.set` takes a lock that the code which the signal has interrupted may hold, in `Event.wait`: they would wait
+    for each other for ever. A `queue.SimpleQueue` can be filled wherever the interpreter stands.
+    """
+    words: queue.SimpleQueue[bool] = queue.SimpleQueue()
+
+    def pass_on() -> None:
+        while words.get():
+            event.set()
+
+    thread = threading.Thread(target=pass_on, name="signals", daemon=True)
+    thread.start()
+    try:
+        yield lambda: words.put(True)
+    finally:
+        words.put(False)
+        thread.join()
 
 
 def check_not_forked() -> None:

@@ -53,7 +53,7 @@ class RunStore:
         self._stop_reason: str | None = None
         self._started = time.time()
         self._program = program
-        self.commands: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
+        self.commands: queue.SimpleQueue[tuple[str, dict[str, Any]]] = queue.SimpleQueue()  # Signal handlers fill it.
         try:
             self._server = Server((host, port), run_id, self._answer)
         except (OSError, OverflowError) as error:

@@ -21,7 +21,7 @@ import time
 import traceback
 from typing import Any, NoReturn
 
-from agentkit.child import die_with
+from agentkit.child import die_with, set_by_signals
 from agentkit.distributed.context import NodeContext, NodeId, Patience, exit_after
 from agentkit.distributed.program import Node, resolve
 from agentkit.distributed.run_store_client import RunStoreClient, RunStoreError
@@ -154,21 +154,23 @@ def run_pickled(message: bytes, run_address: RunAddress) -> int:
     stop = threading.Event()
     signals: list[int] = []
 
-    def on_signal(number: int, frame: Any) -> None:
-        signals.append(number)
-        stop.set()  # It may be sent twice; who has no patience sends SIGKILL.
+    with set_by_signals(stop) as set_stop:
 
-    signal.signal(signal.SIGTERM, on_signal)
-    signal.signal(signal.SIGINT, on_signal)
-    try:
-        node: Node = cloudpickle.loads(message)
-    except Exception:  # Its module cannot be imported here: no restart will help.
-        traceback.print_exc()
-        return EXIT_FATAL
-    patience = Patience()
-    exit_after(run_address.stop_seconds, stop, EXIT_ERROR, patience)
-    code = run_node(node, run_address, stop, patience)
-    return EXIT_SIGNALLED if code == EXIT_DONE and signals else code
+        def on_signal(number: int, frame: Any) -> None:
+            signals.append(number)
+            set_stop()  # It may be sent twice; who has no patience sends SIGKILL.
+
+        signal.signal(signal.SIGTERM, on_signal)
+        signal.signal(signal.SIGINT, on_signal)
+        try:
+            node: Node = cloudpickle.loads(message)
+        except Exception:  # Its module cannot be imported here: no restart will help.
+            traceback.print_exc()
+            return EXIT_FATAL
+        patience = Patience()
+        exit_after(run_address.stop_seconds, stop, EXIT_ERROR, patience)
+        code = run_node(node, run_address, stop, patience)
+        return EXIT_SIGNALLED if code == EXIT_DONE and signals else code
 
 
 def exit_with(code: int) -> NoReturn:

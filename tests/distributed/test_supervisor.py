@@ -273,10 +273,7 @@ def reach_goal(context, waits):
         pass
 
 
-@pytest.mark.parametrize(
-    ("state", "hurry"),
-    [("starting", False), pytest.param("restarting", False, marks=pytest.mark.full), ("starting", True)],
-)
+@pytest.mark.parametrize(("state", "hurry"), [("starting", False), ("restarting", False), ("starting", True)])
 def test_who_has_work_at_the_end_is_waited_for_unless_somebody_is_in_a_hurry(state, hurry):
     program = Program("test")
     program.add_role(Role("goal"))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 from types import FrameType
 from typing import Any
+
+from agentkit.child import set_by_signals
 
 _HANG_UP = getattr(signal, "SIGHUP", None)  # Windows has none.
 _NUMBERS = [number for number in (signal.SIGINT, signal.SIGTERM, _HANG_UP) if number is not None]
@@ -27,16 +30,18 @@ class StopOnSignal:
         """Takes the event to set, where others wait for it or set it too."""
         self._stop = stop or threading.Event()
         self._previous: dict[int, Any] = {}
+        self._closing = contextlib.ExitStack()
         self._hung_up = False
         self.signalled = False
 
     @property
     def requested(self) -> bool:
         """Returns True once an orderly stop was asked for."""
-        return self._stop.is_set()
+        return self.signalled or self._stop.is_set()
 
     def __enter__(self) -> StopOnSignal:
         if threading.current_thread() is threading.main_thread():
+            self._set_stop = self._closing.enter_context(set_by_signals(self._stop))
             for number in _NUMBERS:
                 if number != _HANG_UP or signal.getsignal(number) != signal.SIG_IGN:
                     self._previous[number] = signal.signal(number, self._handle)
@@ -47,8 +52,9 @@ class StopOnSignal:
             raise KeyboardInterrupt
         self._hung_up = number == _HANG_UP
         self.signalled = True
-        self._stop.set()
+        self._set_stop()
 
     def __exit__(self, *exc_info: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+        self._closing.close()
