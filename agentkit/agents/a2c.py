@@ -240,7 +240,6 @@ def make_agent(
 ) -> Agent[nets.PolicyValue]:
     """Returns A2C as an agent, with any of its parts replaced."""
     check_config(config, Config)
-    make_update = given(make_update, optimizer=optimizer, estimate_advantages=estimate_advantages)
     return Agent(
         config,
         Segments(config, update_rows=UPDATE_ROWS),
