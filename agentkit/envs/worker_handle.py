@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import pickle
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn, final
 
+from agentkit.child import environment_of_child, whom_to_die_with
 from agentkit.envs.worker_process import CALL, CLOSE, DONE, ERROR, Failure, Ready
 from agentkit.errors import AgentkitError
 
@@ -59,10 +58,10 @@ class WorkerHandle:
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _CODE, str(_die_with()), str(there.fileno()), str(descriptor)],
+                [sys.executable, "-P", "-c", _CODE, str(whom_to_die_with()), str(there.fileno()), str(descriptor)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(there.fileno(), descriptor),
-                env=_environment(),
+                env=environment_of_child(),
             )
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
@@ -209,17 +208,3 @@ class WorkerHandle:
             self._process.kill()
         self._process.wait()
         self._connection.close()
-
-
-def _die_with() -> int:
-    """Returns the process id of the parent that a worker is to die with; 0 if it only hears that nobody asks any more.
-
-    Linux means the parent's thread: a worker that another thread than the main one starts would end with that thread.
-    """
-    return os.getpid() if threading.current_thread() is threading.main_thread() else 0
-
-
-def _environment() -> dict[str, str]:
-    """Returns this process's variables, with its module path, and with JAX kept off accelerators' memory."""
-    here = os.pathsep.join(path or os.getcwd() for path in sys.path)
-    return {**os.environ, "PYTHONPATH": here, "JAX_PLATFORMS": "cpu"}

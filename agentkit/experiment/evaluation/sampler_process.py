@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import traceback
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn, final
@@ -17,7 +16,7 @@ import cloudpickle
 import jax
 import numpy as np
 
-from agentkit.child import die_with
+from agentkit.child import die_with, environment_of_child, whom_to_die_with
 from agentkit.errors import AgentkitError
 from agentkit.experiment.evaluation.samples import Samples
 from agentkit.experiment.evaluation.sampling_worker import SamplingWorker, find_acting
@@ -40,15 +39,12 @@ class SamplerProcess:
         """Starts it, and waits until its environments are made; the arguments are those of `sampling.Sampler`."""
         message = cloudpickle.dumps((source, checkpoint, options, settings))
         here, there = socket.socketpair()
-        # Linux means the parent's thread: the child of another than the main one would end with that.
-        parent = os.getpid() if threading.current_thread() is threading.main_thread() else 0
-        path = os.pathsep.join(each or os.getcwd() for each in sys.path)
         with there:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _CODE, str(parent), str(there.fileno())],
+                [sys.executable, "-P", "-c", _CODE, str(whom_to_die_with()), str(there.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(there.fileno(),),
-                env={**os.environ, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu"},
+                env=environment_of_child(),
                 start_new_session=True,  # Ctrl-C at a terminal is for the owner, who closes it.
             )
         self._connection = Connection(here.detach())
