@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import jax
@@ -80,18 +80,47 @@ class OwnActing:
                 stock,
             )
         )
-        lacking = [name for name in _METHODS if not callable(getattr(actor, name, None))]
-        if lacking:
-            raise SpecError(
-                f"make_actor: expected a core.Actor of it, found {actor!r:.80} without {', '.join(lacking)}. Return an "
-                "object with these methods."
-            )
+        check_methods("make_actor", "core.Actor", actor, _METHODS)
         return actor if isinstance(actor, PolicyActor | BatchedPolicyActor) else OwnActor(actor, adder)
 
 
 def seed_of(key: Any) -> int:
     """Returns the seed in [0, 2**31) that stands for a PRNG key ``uint32[2]`` where there is no JAX."""
     return int(np.random.SeedSequence(np.asarray(key).tolist()).generate_state(1)[0] >> 1)
+
+
+def check_methods(box: str, kind: str, made: object, methods: Sequence[str]) -> None:
+    """Refuses what a box of an agent has made, if it cannot be asked what a run asks of it.
+
+    Raises:
+        SpecError: it lacks a method.
+    """
+    lacking = [name for name in methods if not callable(getattr(made, name, None))]
+    if lacking:
+        raise SpecError(
+            f"{box}: expected a {kind} of it, found {made!r:.80} without {', '.join(lacking)}. Return an object with "
+            "these methods."
+        )
+
+
+def restore_own(kind: str, made: Saveable, state: dict[str, Any]) -> None:
+    """Gives a user's actor or learner its saved state back.
+
+    Raises:
+        CheckpointError: it cannot take it.
+    """
+    try:
+        made.restore(state)
+    except (KeyError, TypeError, ValueError) as error:
+        name = type(made).__qualname__
+        raise CheckpointError(f"The saved state of the {kind} {name} does not fit: {error!r:.200}.") from error
+
+
+def close_own(made: object) -> None:
+    """Closes a user's actor or learner, if it can be."""
+    close = getattr(made, "close", None)
+    if close is not None:
+        close()
 
 
 @final
@@ -124,16 +153,10 @@ class OwnActor:
         if adder is not None and state["adder"] is not None:
             adder.restore(state["adder"])
         if isinstance(self._actor, Saveable):
-            try:
-                self._actor.restore(state["own"])
-            except (KeyError, TypeError, ValueError) as error:
-                name = type(self._actor).__qualname__
-                raise CheckpointError(f"The saved state of the actor {name} does not fit: {error!r:.200}.") from error
+            restore_own("actor", self._actor, state["own"])
 
     def close(self) -> None:
         """Closes the actor, if it can be, and its adder."""
-        close = getattr(self._actor, "close", None)
-        if close is not None:
-            close()
+        close_own(self._actor)
         if self._adder is not None:
             self._adder.close()

@@ -11,9 +11,9 @@ import numpy as np
 
 from agentkit import core, nests
 from agentkit.checkpoint import structure_of
-from agentkit.errors import CheckpointError, OnNan, SpecError, tell_not_finite
+from agentkit.errors import OnNan, SpecError, tell_not_finite
 from agentkit.experiment.policies.agent_parts import AgentParts
-from agentkit.experiment.policies.own_actor import seed_of
+from agentkit.experiment.policies.own_actor import check_methods, close_own, restore_own, seed_of
 from agentkit.learning import Learner, LearnerCallbacks
 from agentkit.types import DrawnBatch, Nest
 
@@ -38,12 +38,7 @@ class OwnLearner:
         Raises:
             SpecError: it lacks a method, or its variables are none that can be published.
         """
-        lacking = [name for name in _METHODS if not callable(getattr(learner, name, None))]
-        if lacking:
-            raise SpecError(
-                f"make_learner: expected a core.Learner of it, found {learner!r:.80} without {', '.join(lacking)}. "
-                "Return an object with these methods."
-            )
+        check_methods("make_learner", "core.Learner", learner, _METHODS)
         self._learner = learner
         self._num_updates = num_updates
         self._callbacks = callbacks
@@ -66,9 +61,7 @@ class OwnLearner:
 
     def close(self) -> None:
         """Closes the user's learner, if it can be."""
-        close = getattr(self._learner, "close", None)
-        if close is not None:
-            close()
+        close_own(self._learner)
 
     def step(self) -> None:
         """Lets the learner step, publishes its parameters, and logs where it is time."""
@@ -141,11 +134,7 @@ class OwnLearner:
         Raises:
             CheckpointError: the user's learner cannot take it.
         """
-        try:
-            self._learner.restore(state["own"])
-        except (KeyError, TypeError, ValueError) as error:
-            name = type(self._learner).__qualname__
-            raise CheckpointError(f"The saved state of the learner {name} does not fit: {error!r:.200}.") from error
+        restore_own("learner", self._learner, state["own"])
         self._version = self._log_version = int(state["num_updates"])
         self._publish()
 
