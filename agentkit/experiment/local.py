@@ -23,10 +23,8 @@ from agentkit.experiment.checks.agent_fits import check_fit, check_memory
 from agentkit.experiment.checks.step_watch import StepWatch, environment_name
 from agentkit.experiment.checks.user_tracebacks import shorten
 from agentkit.experiment.config import callback_record
-from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.config.experiment_config import ExperimentConfig
-from agentkit.experiment.evaluation.evaluate import Evaluator
-from agentkit.experiment.evaluation.training_films import TrainingFilms, check_films
+from agentkit.experiment.evaluation.training_films import check_films, open_evaluations
 from agentkit.experiment.on_device.build import build as build_on_device
 from agentkit.experiment.on_device.checks import check_settings
 from agentkit.experiment.policies.loading import Policies
@@ -292,16 +290,7 @@ def _build(
     stack.enter_context(contextlib.closing(learner))
     if profile is not None:
         learner = profile.time_learner(learner, loop)
-    evaluator = None
-    if evaluation_plan(experiment).period:
-        evaluator = stack.enter_context(
-            Evaluator(experiment, parts.networks, store, watch, hooks.evaluation_observers())
-        )
-    films = (
-        stack.enter_context(TrainingFilms(experiment, parts.networks, store, watch))
-        if experiment.video_period
-        else None
-    )
+    evaluator, films = open_evaluations(experiment, parts.networks, store, watch, hooks.evaluation_observers(), stack)
     work = ActAndLearn(plan.table, replay, dataset, learner, actor, loop, counter, spec)
     policies = Policies(experiment, spec, parts.networks, store)
     training = Training(experiment, work, learner, evaluator, logs, hooks, policies, contents, films=films)

@@ -8,14 +8,16 @@ from __future__ import annotations
 import contextlib
 import pathlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import numpy as np
 
 from agentkit.core import VariableSource
+from agentkit.environment_loop import Observer
 from agentkit.errors import ConfigError
 from agentkit.experiment.checks.step_watch import StepWatch
+from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.evaluation.evaluate import Evaluator, filmed
 from agentkit.wrappers.film import Film, FilmWriter
@@ -86,3 +88,29 @@ def _folder(experiment: ExperimentConfig) -> pathlib.Path:
 
 def _settings(folder: pathlib.Path, step: int) -> Film:
     return Film(folder / f"step-{step}.mp4")
+
+
+def open_evaluations(
+    experiment: ExperimentConfig,
+    networks: Any,
+    store: VariableSource,
+    watch: StepWatch,
+    observers: Sequence[Observer],
+    stack: contextlib.ExitStack,
+) -> tuple[Evaluator | None, TrainingFilms | None]:
+    """Returns what evaluates and films a training as its experiment says; None for either that it does not ask for.
+
+    Args:
+        experiment: says what is wanted.
+        networks: of its agent.
+        store: where parameters come from.
+        watch: ends what hangs.
+        observers: of the evaluations' episodes.
+        stack: closes the two.
+    """
+    evaluator = films = None
+    if evaluation_plan(experiment).period:
+        evaluator = stack.enter_context(Evaluator(experiment, networks, store, watch, observers))
+    if experiment.video_period:
+        films = stack.enter_context(TrainingFilms(experiment, networks, store, watch))
+    return evaluator, films

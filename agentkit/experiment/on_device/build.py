@@ -12,10 +12,8 @@ from agentkit.agents.common.experience import Segments
 from agentkit.experiment.checks import short_runs
 from agentkit.experiment.checks.agent_fits import check_fit
 from agentkit.experiment.checks.step_watch import StepWatch, environment_name
-from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.config.experiment_config import ExperimentConfig
-from agentkit.experiment.evaluation.evaluate import Evaluator
-from agentkit.experiment.evaluation.training_films import TrainingFilms, check_films
+from agentkit.experiment.evaluation.training_films import check_films, open_evaluations
 from agentkit.experiment.on_device.checks import find_environment
 from agentkit.experiment.on_device.loop import DeviceLoop
 from agentkit.experiment.on_device.work import ActAndLearnOnDevice
@@ -76,13 +74,7 @@ def build(
     if initial.training is not None:
         learner.begin_with(initial.training)
     work = ActAndLearnOnDevice(experiment, loop, learner, acting_key, logs)
-    evaluator = films = None
-    if evaluation_plan(experiment).period:
-        evaluator = stack.enter_context(
-            Evaluator(experiment, parts.networks, store, watch, hooks.evaluation_observers())
-        )
-    if experiment.video_period:
-        films = stack.enter_context(TrainingFilms(experiment, parts.networks, store, watch))
+    evaluator, films = open_evaluations(experiment, parts.networks, store, watch, hooks.evaluation_observers(), stack)
     policies = Policies(experiment, spec, parts.networks, store)
     training = Training(experiment, work, learner, evaluator, logs, hooks, policies, films=films)
     hooks.watch(lambda: work.num_steps, lambda: learner.num_updates_done, lambda: VariableClient(store).params)
