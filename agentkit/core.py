@@ -31,6 +31,9 @@ What an algorithm contributes (networks, policy, update, and what is stored and 
 have the methods below: ``make_actor(ActorParts(...)) -> Actor`` and ``make_learner(LearnerParts(...)) -> Learner``, and
 `agentkit.compose` makes an agent of the four functions above (docs/compose_an_agent.md).
 
+Several agents in one environment are a `MultiAgentEnvironment`; `agentkit.multi_agent_loop` is their loop over the same
+actors and adders, one of each for each agent.
+
 None of these interfaces needs JAX.
 """
 
@@ -44,7 +47,7 @@ import dm_env
 import numpy as np
 
 from agentkit.specs import EnvironmentSpec
-from agentkit.types import DrawnBatch, Nest
+from agentkit.types import AgentId, DrawnBatch, Nest
 
 
 @runtime_checkable
@@ -143,6 +146,55 @@ class Adder(abc.ABC):
     @abc.abstractmethod
     def close(self) -> None:
         """Confirms everything written and frees the writer. May be called twice."""
+
+
+class MultiAgentEnvironment(abc.ABC):
+    """Gives time steps by agent id: of each agent that acts now, or has just ended, and of no other.
+
+    Agents may act together, in turn, or some at a time; they may come late, leave early and come back. The rules:
+
+    1. `reset` and `step` give a dm_env time step to each id that is to act now (FIRST or MID), and LAST to each that
+       has just ended. The next `step` takes the actions of those that act, no more and no fewer.
+    2. An episode is over when nobody is to act. By then each id that had a FIRST has had its LAST; `reset` comes next.
+    3. The first time step of an id is FIRST, without reward and discount, however late it comes. After its LAST, an id
+       may come back in the same episode, with a FIRST.
+    4. An id that ends before it could act has LAST as its first one: its reward counts, and nobody learns from it.
+    5. What is between two turns of an agent is one step of its own: reward r_1 + d_1 r_2 + ... and the product of the
+       discounts, without gamma (`envs.multi_agent.base.BetweenTurns`). What an agent gets before its first turn is part
+       of its first step's reward, so that returns are the game's own.
+    6. Each id ends for itself: LAST with discount 0 where it terminated, above 0 where it was cut off (`types`). LAST
+       of an id that terminated may have None for an observation.
+    7. Observations with an `action_mask` allow one action at least where the id is to act.
+
+    `agentkit.testing.multi_agent.MultiAgentEnvironmentContract` checks them, and so does the loop.
+
+    An environment that has ``reseed(seed)`` (the next `reset` begins an episode that depends on `seed` alone) can be
+    made resumable, see `envs.multi_agent.resumable`.
+    """
+
+    @abc.abstractmethod
+    def agent_specs(self) -> Mapping[AgentId, EnvironmentSpec]:
+        """Returns the specs of each agent that may ever come, by id, in a fixed order."""
+
+    @abc.abstractmethod
+    def reset(self) -> dict[AgentId, dm_env.TimeStep]:
+        """Starts an episode; somebody is to act."""
+
+    @abc.abstractmethod
+    def step(self, actions: Mapping[AgentId, Nest]) -> dict[AgentId, dm_env.TimeStep]:
+        """Takes the actions of the ids that are to act."""
+
+    def state_spec(self) -> Nest | None:
+        """Returns the spec of what a centralised critic may see; None where there is no such state."""
+        return None
+
+    def state(self) -> Nest:
+        """Returns the state as it is now, a new array; only where there is a `state_spec`."""
+        raise NotImplementedError(f"{type(self).__name__} has no state.")
+
+    def close(self) -> None:
+        """Frees what the environment holds."""
+        return None
 
 
 class Versioned(NamedTuple):

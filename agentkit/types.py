@@ -10,6 +10,8 @@ Discounts (whoever sums rewards applies gamma):
 * ``Transition.discount`` is exactly what multiplies the bootstrap value: gamma**n times the product
   of the environment's discounts over the n summed rewards. No loss multiplies gamma in again.
 * ``Step.discount`` is the environment's own. A loss that sums over steps applies gamma itself.
+* Of several agents in one environment, a step of an agent is from one of its turns to its next, whoever acts meanwhile:
+  the environment gives it r_1 + d_1 r_2 + ... and the product of the discounts. No gamma is between them.
 """
 
 from __future__ import annotations
@@ -27,6 +29,9 @@ Array = Any
 Params = Any
 """Parameters of networks: Haiku's dicts of arrays, or tuples of them. Networks and losses know the form."""
 
+
+AgentId = str
+"""The name of one of several agents in an environment."""
 
 T = TypeVar("T")
 

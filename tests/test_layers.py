@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ROWS = [
     {"types", "specs", "errors", "core", "nests", "ports", "scratch", "child", "importing", "files", "version"},
     {"envs", "wrappers", "replay", "losses", "networks", "loggers", "counting", "checkpoint", "distributed"},
-    {"environment_loop", "actors", "adders", "datasets", "variables", "learning", "callbacks"},
+    {"environment_loop", "multi_agent_loop", "actors", "adders", "datasets", "variables", "learning", "callbacks"},
     {"agents"},
     {"experiment"},
     {"cli", "testing", "tune"},

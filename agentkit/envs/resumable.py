@@ -119,7 +119,7 @@ class ResumableEnvironment(dm_env.Environment):
             "num_steps": len(self._actions),
             "actions": {str(i): np.stack(leaf) for i, leaf in enumerate(leaves)},
             "start": self._start_state if self._episode >= 0 else self._wrappers_state(),
-            "last": _fingerprint(self._timestep),
+            "last": fingerprint(self._timestep),
         }
 
     def restore(self, state: dict[str, Any]) -> dm_env.TimeStep | None:
@@ -134,7 +134,7 @@ class ResumableEnvironment(dm_env.Environment):
         """
         try:
             seed, episode = int(state["seed"]), int(state["episode"])
-            actions = _unstack(state["actions"], self._action_spec, int(state["num_steps"]))
+            actions = unstack(state["actions"], self._action_spec, int(state["num_steps"]))
             last, start = state["last"], state["start"]
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise CheckpointError(
@@ -158,9 +158,9 @@ class ResumableEnvironment(dm_env.Environment):
                 self.reset()
                 continue
             if self._timestep is None or self._timestep.last():
-                raise _elsewhere(f"the episode ended after {number} of {len(actions)} actions")
+                raise elsewhere(f"the episode ended after {number} of {len(actions)} actions")
             self.step(action)
-        _compare(last, _fingerprint(self._timestep))
+        compare(last, fingerprint(self._timestep))
         return self._timestep
 
     def observation_spec(self) -> Nest:
@@ -222,7 +222,12 @@ def _check_repeatable(environment: Any) -> None:
         )
 
 
-def _unstack(stacked: dict[str, np.ndarray], spec: Nest, num_steps: int) -> list[Nest]:
+def unstack(stacked: dict[str, np.ndarray], spec: Nest, num_steps: int) -> list[Nest]:
+    """Returns saved actions of `spec`, one by one.
+
+    Raises:
+        SpecError: they are of another spec, or not as many.
+    """
     if num_steps == 0:
         return []
     leaves = [np.asarray(stacked[str(i)]) for i in range(len(tree.flatten(spec)))]
@@ -232,26 +237,34 @@ def _unstack(stacked: dict[str, np.ndarray], spec: Nest, num_steps: int) -> list
     return [tree.unflatten_as(spec, [leaf[t] for leaf in leaves]) for t in range(num_steps)]
 
 
-def _fingerprint(timestep: dm_env.TimeStep | None) -> dict[str, Any]:
-    """Returns what must be equal after a replay: step type, reward, discount and observation."""
+def fingerprint(timestep: dm_env.TimeStep | None) -> dict[str, Any]:
+    """Returns what of a time step must be equal after a replay: step type, reward, discount and observation."""
     if timestep is None:
         return {}
-    leaves = {f"observation/{i}": leaf for i, leaf in enumerate(tree.flatten(timestep.observation))}
+    leaves = {}
+    if timestep.observation is not None:  # As at the end of one of several agents.
+        leaves = {f"observation/{i}": leaf for i, leaf in enumerate(tree.flatten(timestep.observation))}
     if timestep.reward is not None:
         leaves |= {f"reward/{i}": leaf for i, leaf in enumerate(tree.flatten(timestep.reward))}
         leaves |= {f"discount/{i}": leaf for i, leaf in enumerate(tree.flatten(timestep.discount))}
     return {"step_type": int(timestep.step_type)} | {k: np.array(v) for k, v in leaves.items()}
 
 
-def _compare(expected: dict[str, Any], found: dict[str, Any]) -> None:
+def compare(expected: dict[str, Any], found: dict[str, Any]) -> None:
+    """Refuses a replayed episode whose last fingerprint is not the saved one.
+
+    Raises:
+        CheckpointError: it says what differs.
+    """
     if expected.keys() != found.keys():
-        raise _elsewhere(f"expected {sorted(expected)}, found {sorted(found)}")
+        raise elsewhere(f"expected {sorted(expected)}, found {sorted(found)}")
     for name, value in expected.items():
         if not np.array_equal(np.asarray(value), np.asarray(found[name]), equal_nan=True):
-            raise _elsewhere(f"{name} was {value} when saved and is {found[name]} now")
+            raise elsewhere(f"{name} was {value} when saved and is {found[name]} now")
 
 
-def _elsewhere(what: str) -> CheckpointError:
+def elsewhere(what: str) -> CheckpointError:
+    """Returns the error of an episode that did not go as it was saved."""
     return CheckpointError(
         f"The replayed episode is not the saved one: {what}. Either the environment is not deterministic "
         "for a given seed (its reseed must cover every source of randomness), or it was made with other "

@@ -1,0 +1,216 @@
+"""agentkit's own environments of several agents: the contract, and what each says of itself."""
+
+import numpy as np
+import pytest
+
+from agentkit.envs.multi_agent.base import BetweenTurns, TurnEnvironment, one_reward_spec
+from agentkit.envs.multi_agent.come_and_go import ComeAndGo
+from agentkit.envs.multi_agent.matrix_game import MatrixGame
+from agentkit.envs.multi_agent.resumable import ResumableMultiAgentEnvironment
+from agentkit.envs.multi_agent.tic_tac_toe import TicTacToe
+from agentkit.errors import CheckpointError, ConfigError, SpecError
+from agentkit.specs import ACTION_MASK, Array, DiscreteArray
+from agentkit.testing.multi_agent import MultiAgentEnvironmentContract, rollout
+
+
+class TestMatrixGame(MultiAgentEnvironmentContract):
+    def make_environment(self):
+        return ResumableMultiAgentEnvironment(MatrixGame("climbing"), seed=3)
+
+
+class TestTicTacToe(MultiAgentEnvironmentContract):
+    def make_environment(self):
+        return ResumableMultiAgentEnvironment(TicTacToe(), seed=3)
+
+
+class TestComeAndGo(MultiAgentEnvironmentContract):
+    num_steps = 600
+
+    def make_environment(self):
+        return ResumableMultiAgentEnvironment(ComeAndGo(), seed=3)
+
+
+@pytest.mark.parametrize("rule", ["no LAST", "no FIRST", "a reward on FIRST", "a mask of nothing"])
+def test_the_contract_refuses_an_environment_that_breaks_a_rule(rule):
+    class Bad(TestTicTacToe):
+        def make_environment(self):
+            return Breaking(rule)
+
+    with pytest.raises(AssertionError):
+        Bad().test_every_step_follows_from_the_last()
+
+
+class Breaking(TicTacToe):
+    """Breaks a rule of the contract."""
+
+    def __init__(self, rule):
+        super().__init__()
+        self._rule = rule
+
+    def _hand_out(self):
+        given = super()._hand_out()
+        for agent_id, t in list(given.items()):
+            if self._rule == "no LAST" and t.last() and agent_id == "first":
+                del given[agent_id]
+            if self._rule == "no FIRST" and t.first():
+                given[agent_id] = t._replace(step_type=1, reward=0.0, discount=1.0)
+            if self._rule == "a reward on FIRST" and t.first():
+                given[agent_id] = t._replace(reward=0.0)
+            if self._rule == "a mask of nothing":
+                t.observation[ACTION_MASK][:] = t.first()
+        return given
+
+
+def play(environment, moves):
+    timesteps = environment.reset()
+    for move in moves:
+        (player,) = [agent_id for agent_id, timestep in timesteps.items() if not timestep.last()]
+        timesteps = environment.step({player: np.int32(move)})
+    return timesteps
+
+
+def test_the_loser_hears_of_the_last_move_of_tic_tac_toe_although_it_is_not_its_turn():
+    timesteps = play(TicTacToe(), [0, 3, 1, 4, 2])
+    assert {i: (t.last(), t.reward, t.discount) for i, t in timesteps.items()} == {
+        "first": (True, 1.0, 0.0),
+        "second": (True, -1.0, 0.0),
+    }
+    np.testing.assert_array_equal(np.flatnonzero(timesteps["second"].observation["observation"][:, 0]), [3, 4])
+
+
+def test_a_full_board_of_tic_tac_toe_is_a_draw():
+    timesteps = play(TicTacToe(), [0, 1, 2, 4, 3, 5, 7, 6, 8])
+    assert [t.reward for t in timesteps.values()] == [0.0, 0.0]
+    assert not timesteps["first"].observation[ACTION_MASK].any()
+
+
+def test_tic_tac_toe_refuses_a_square_that_is_taken():
+    with pytest.raises(SpecError, match="'second' took square 4, which is not free"):
+        play(TicTacToe(), [4, 4])
+
+
+def test_a_matrix_game_pays_by_its_table_and_shows_the_round_before():
+    environment = MatrixGame("prisoners_dilemma", rounds=2)
+    environment.reset()
+    timesteps = environment.step({"row": np.int32(1), "column": np.int32(0)})
+    assert {i: t.reward for i, t in timesteps.items()} == {"row": 0.0, "column": -3.0}
+    np.testing.assert_array_equal(timesteps["row"].observation, [0, 1, 1, 0])
+    np.testing.assert_array_equal(environment.state(), [0.5])
+    assert all(t.last() for t in environment.step({"row": np.int32(0), "column": np.int32(0)}).values())
+
+
+@pytest.mark.parametrize("actions", [{"row": 0}, {"row": 0, "column": 0, "third": 0}, {}])
+def test_actions_of_others_than_those_that_act_are_refused(actions):
+    environment = MatrixGame()
+    environment.reset()
+    with pytest.raises(SpecError, match="Expected the actions of row, column"):
+        environment.step(actions)
+
+
+def test_a_step_after_the_end_says_to_reset():
+    environment = MatrixGame(rounds=1)
+    environment.reset()
+    environment.step({"row": 0, "column": 0})
+    with pytest.raises(SpecError, match="the episode is over: call reset"):
+        environment.step({"row": 0, "column": 0})
+
+
+def test_a_matrix_game_of_tables_of_two_shapes_is_refused():
+    with pytest.raises(ConfigError, match=r"found \(1, 2\) and \(2, 1\)"):
+        MatrixGame(([[1, 2]], [[1], [2]]))
+
+
+def test_what_is_between_two_turns_is_one_step_without_gamma():
+    between = BetweenTurns()
+    between.add(1.0, discount=0.5)
+    between.add(2.0, discount=0.5)
+    between.add(4.0)
+    assert between.take() == (1.0 + 0.5 * 2.0 + 0.25 * 4.0, 0.25)
+
+
+class Slow(TurnEnvironment):
+    """ "late" gets 5 before its first turn; it acts at each second step."""
+
+    def __init__(self):
+        spec = one_reward_spec(Array((1,), np.float32), DiscreteArray(2))
+        super().__init__({"always": spec, "late": spec})
+
+    def _start(self):
+        self._time = 0
+
+    def _advance(self, actions):
+        self._time += 1
+        self._reward("always", 1.0)
+        self._reward("late", 5.0 if self._time == 1 else 1.0)
+        if self._time == 5:
+            self._end("always", None)
+            self._end("late", self._observe("late"), terminated=False)
+
+    def _acting(self):
+        return {0: ["always"], 5: []}.get(self._time, ["always", "late"] if self._time % 2 else ["always"])
+
+    def _observe(self, agent_id):
+        return np.array([self._time], np.float32)
+
+
+def test_rewards_before_the_first_turn_and_between_two_come_with_the_next_step():
+    environment = Slow()
+    given = list(rollout(environment, 6))
+    late = [(t["late"].reward, t["late"].discount) for t in given if "late" in t]
+    assert late == [(None, None), (5.0 + 1.0 + 1.0, 1.0), (2.0, 1.0)]
+    assert (given[-1]["always"].observation, given[-1]["always"].discount) == (None, 0.0)
+
+
+def test_an_agent_that_ends_and_acts_at_one_step_is_refused():
+    class Both(Slow):
+        def _advance(self, actions):
+            self._time += 1
+            self._end("always", self._observe("always"))
+
+    environment = Both()
+    environment.reset()
+    with pytest.raises(SpecError, match="'always' has just ended and is to act"):
+        environment.step({"always": np.int32(0)})
+
+
+def test_come_and_go_has_each_case_of_the_contract():
+    """The contract and the loop's returns are shown on it: without these cases they would show less."""
+    environment, seen = ComeAndGo(seed=1), set()
+    ended, newest = set(), {}
+    for timesteps in rollout(environment, 400):
+        if all(t.last() for t in newest.values()):
+            ended = set()
+        acting = [i for i, t in timesteps.items() if not t.last()]
+        seen |= {"together"} if len(acting) > 1 else {"alone"}
+        for agent_id, t in timesteps.items():
+            seen |= {"late"} if t.first() and newest and agent_id not in ended else set()
+            seen |= {"back"} if t.first() and agent_id in ended else set()
+            seen |= {"cut off" if t.discount else "terminated"} if t.last() else set()
+            seen |= {"no observation"} if t.observation is None else set()
+            ended |= {agent_id} if t.last() else set()
+        seen |= {"lost"} if environment.num_lost else set()
+        newest = timesteps
+    assert seen == {"together", "alone", "late", "back", "cut off", "terminated", "no observation", "lost"}
+
+
+def test_an_environment_that_is_not_deterministic_is_told_when_it_is_restored():
+    class Drifting(ComeAndGo):
+        def reseed(self, seed):
+            self._rng = np.random.default_rng()
+
+    environment = ResumableMultiAgentEnvironment(Drifting())
+    for _ in rollout(environment, 12):
+        pass
+    with pytest.raises(CheckpointError, match=r"The replayed episode is not the saved one"):
+        ResumableMultiAgentEnvironment(Drifting()).restore(environment.save())
+
+
+def test_what_cannot_be_reseeded_cannot_be_resumable():
+    class Fixed(TicTacToe):
+        reseed = None
+
+        def __init__(self):
+            pass
+
+    with pytest.raises(ConfigError, match=r"Fixed has no reseed\(seed\)"):
+        ResumableMultiAgentEnvironment(Fixed())
