@@ -65,6 +65,7 @@ OPTIONAL = {
     "envpool": "envs/envpool.py",
     "ale_py": "envs/gymnasium_loading.py",
     "gymnasium_robotics": "envs/robotics.py",
+    "gymnax": "envs/jax/gymnax.py",
     "metaworld": "envs/metaworld.py",
     "minatar": "envs/minatar.py",
     "minigrid": "envs/minigrid.py",

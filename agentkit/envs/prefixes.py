@@ -30,6 +30,7 @@ SIMULATORS = {
     "dm_control": "cheetah/run",
     "dm_control_pixels": "cheetah/run",
     "envpool": "HalfCheetah-v4",
+    "gymnax": "Breakout-MinAtar",
     "gymnasium": "HalfCheetah-v5",
     "gymnasium_vector": "CartPole-v1",
     "jax": "cartpole",
@@ -144,7 +145,7 @@ def factory_of(prefix: str) -> Factory:
         return _registered[prefix]
     if prefix == "agentkit":
         return _make_own
-    return importlib.import_module(f"agentkit.envs.{prefix}").make
+    return importlib.import_module(f"agentkit.envs.{'jax.' * (prefix == 'gymnax')}{prefix}").make
 
 
 def _make_own(name: str, seed: int, **kwargs: Any) -> dm_env.Environment:

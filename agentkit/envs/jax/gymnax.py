@@ -1,0 +1,154 @@
+"""Gymnax's environments, unwrapped (Lange 2022, github.com/RobertTLange/gymnax). The one file that imports gymnax."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from typing import Any, final
+
+import dm_env
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agentkit import specs
+from agentkit.envs.jax.base import JaxEnvironment
+from agentkit.envs.jax.dm_environment import DmEnvironment
+from agentkit.envs.jax.time_steps import first_step, next_step
+from agentkit.errors import ConfigError, SpecError, missing_extra, unknown_name
+from agentkit.types import Array, Nest
+
+try:
+    import gymnax
+except ImportError as error:
+    raise missing_extra("gymnax", "gymnax") from error
+
+
+def make(name: str, seed: int = 0, **settings: Any) -> dm_env.Environment:
+    """Makes one of gymnax's environments, behind dm_env's interface.
+
+    Args:
+        name: as gymnax has it, such as ``CartPole-v1`` or ``Breakout-MinAtar``.
+        seed: of the episodes.
+        **settings: of its class (``use_minimal_action_set=False``) or of its parameters (``max_steps_in_episode=200``).
+
+    Raises:
+        UnknownNameError: there is no such environment, or no such setting; proposes the nearest one.
+        ConfigError: gymnax is older than 1.0.
+        SpecError: its observations or actions are none that agents take.
+    """
+    environment = Gymnax(name, tuple(sorted(settings.items())))
+    environment.observation_spec(), environment.action_spec()
+    return DmEnvironment(environment, seed)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Gymnax(JaxEnvironment):
+    """Steps one of gymnax's environments by its own functions, without the reset that its ``step`` has inside.
+
+    The end by its time limit is a truncation, all others are terminations. Continuous actions are scaled from [-1, 1].
+
+    Attributes:
+        name: see `make`.
+        settings: likewise, as pairs, so that equal ones are compiled once.
+    """
+
+    name: str
+    settings: tuple[tuple[str, Any], ...] = ()
+
+    @functools.cached_property
+    def _made(self) -> tuple[Any, Any]:
+        """Returns gymnax's environment and its parameters."""
+        if self.name not in gymnax.registered_envs:
+            known = [f"gymnax:{known}" for known in gymnax.registered_envs]
+            raise unknown_name("environment", f"gymnax:{self.name}", known)
+        environment, params = gymnax.make(self.name)
+        if not hasattr(environment, "is_truncated"):
+            raise ConfigError(
+                "Expected gymnax 1.0 or newer, found one that does not tell an episode that is cut off from one that "
+                "has ended. Install it with: pip install 'gymnax>=1.0'"
+            )
+        own = inspect.signature(type(environment)).parameters
+        fields = [field.name for field in dataclasses.fields(params)]
+        for key, _ in self.settings:
+            if key not in own and key not in fields:
+                raise unknown_name(f"setting of gymnax:{self.name}", key, [*own, *fields])
+        environment, params = gymnax.make(self.name, **{key: x for key, x in self.settings if key in own})
+        return environment, params.replace(**{key: x for key, x in self.settings if key not in own})
+
+    @functools.cached_property
+    def _dtypes(self) -> Nest:
+        """Returns the dtypes of its state after a step: a reset's has Python's numbers in it."""
+        environment, params = self._made
+
+        def move(key: Array) -> Any:
+            _, state = environment.reset_env(key, params)
+            action = jnp.zeros(self.action_spec().shape, self.action_spec().dtype)
+            return environment.step_env(key, state, self._scale(action), params)[1]
+
+        return jax.tree.map(lambda leaf: leaf.dtype, jax.eval_shape(move, jax.random.PRNGKey(0)))
+
+    @functools.cached_property
+    def _spaces(self) -> tuple[specs.Array, specs.Array]:
+        """Returns the specs of observations and of gymnax's own actions."""
+        environment, params = self._made
+        with jax.ensure_compile_time_eval():  # Where a step is compiled, the bounds are numbers all the same.
+            spaces = environment.observation_space(params), environment.action_space(params)
+            names, of = ("observation", "action"), f"gymnax:{self.name}"
+            observation, action = (_to_spec(space, name, of) for space, name in zip(spaces, names, strict=True))
+        return observation, action
+
+    def observation_spec(self) -> specs.Array:
+        """Returns the spec of its observation space."""
+        return self._spaces[0]
+
+    def action_spec(self) -> specs.Array:
+        """Returns the spec of its actions: choices, or float32 in [-1, 1]."""
+        own = self._spaces[1]
+        if isinstance(own, specs.DiscreteArray):
+            return own
+        return specs.BoundedArray(own.shape, np.float32, -1.0, 1.0, "action")
+
+    def _scale(self, action: Array) -> Array:
+        own = self._spaces[1]
+        if isinstance(own, specs.DiscreteArray):
+            return action
+        return own.minimum + 0.5 * (action + 1.0) * (own.maximum - own.minimum)
+
+    def reset(self, key: Array) -> tuple[Any, dm_env.TimeStep]:
+        """Begins an episode."""
+        environment, params = self._made
+        observation, state = environment.reset_env(key, params)
+        return self._cast(state), first_step(self._observed(observation))
+
+    def step(self, state: Any, action: Array, key: Array) -> tuple[Any, dm_env.TimeStep]:
+        """Takes an action."""
+        environment, params = self._made
+        observation, state, reward, terminated, _ = environment.step_env(key, state, self._scale(action), params)
+        truncated = environment.is_truncated(state, params)
+        reward = jnp.reshape(reward, ())
+        return self._cast(state), next_step(self._observed(observation), reward, terminated, truncated)
+
+    def _cast(self, state: Any) -> Any:
+        return jax.tree.map(jnp.asarray, state, self._dtypes)
+
+    def _observed(self, observation: Array) -> Array:
+        spec = self.observation_spec()
+        return jnp.reshape(jnp.asarray(observation, spec.dtype), spec.shape)
+
+
+def _to_spec(space: Any, name: str, environment: str) -> specs.Array:
+    if hasattr(space, "n"):
+        return specs.DiscreteArray(int(space.n), dtype=np.int32, name=name)
+    if not hasattr(space, "low"):
+        raise SpecError(f"{environment}: expected a {name} space Box or Discrete, found {space}.")
+    dtype = np.dtype(space.dtype)
+    low, high = (np.broadcast_to(np.asarray(bound, dtype), space.shape) for bound in (space.low, space.high))
+    if dtype.kind == "f":  # The largest numbers stand for no bound.
+        most = np.finfo(dtype).max
+        low, high = np.where(low <= -most, -np.inf, low), np.where(high >= most, np.inf, high)
+    if name == "action" and not np.isfinite([low, high]).all():
+        raise SpecError(f"{environment}: expected bounded actions, found {space}.")
+    return specs.BoundedArray(space.shape, dtype, low, high, name)
