@@ -17,6 +17,7 @@ from typing import Any
 from agentkit.errors import AgentkitError, ConfigError, missing_extra
 from agentkit.scratch import make_scratch, remove_scratch
 
+_OBJECT_STORE_BYTES = 256 << 20
 _OLDEST = (2, 52)  # The first with a token: before it, any web page could run code on a Ray machine.
 
 
@@ -92,6 +93,38 @@ def start_private(ray: Any, namespace: str, num_cpus: int | None, object_store_b
             "slow for it. Try again, or start one with 'ray start --head' and name its address (--ray-address)."
         ) from error
     return folder
+
+
+_lock = threading.Lock()
+_private_uses = 0
+_private_folder: pathlib.Path | None = None
+
+
+@contextlib.contextmanager
+def join_or_start() -> Iterator[tuple[Any, bool]]:
+    """Yields Ray, and whether it is private: what this process is part of already, or one that its users here share.
+
+    Whoever leaves the private one last ends it.
+
+    Raises:
+        MissingExtraError: Ray is not installed.
+        RayStartError: the private one did not come up.
+    """
+    global _private_uses, _private_folder
+    ray = import_ray()
+    with _lock:
+        is_private = _private_uses > 0 or not ray.is_initialized()
+        if is_private and not _private_uses:
+            _private_folder = start_private(ray, f"agentkit-{secrets.token_hex(16)}", None, _OBJECT_STORE_BYTES)
+        _private_uses += is_private
+    try:
+        yield ray, is_private
+    finally:
+        with _lock:
+            _private_uses -= is_private
+            if is_private and not _private_uses and _private_folder is not None:
+                ray.shutdown()
+                remove_scratch(_private_folder)
 
 
 def connect(ray: Any, address: str, namespace: str) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import os
+import pathlib
 import signal
 import types
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +23,7 @@ from agentkit.errors import ConfigError, SpecError, UnknownNameError
 from agentkit.experiment import record_episodes
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.evaluation import judging
-from agentkit.experiment.evaluation.sampler_process import SamplerProcessError
+from agentkit.experiment.evaluation.remote_sampler import SamplerProcessError
 from agentkit.experiment.policies.agent_parts import make_parts
 from agentkit.specs import make_environment_spec
 
@@ -225,7 +226,7 @@ def test_a_sampler_takes_new_parameters_and_is_the_same_in_a_process_of_its_own(
                 sampler.set_parameters({"w": np.zeros(2)})
             sampler.set_parameters(new)
             found[where] = sampler.sample(num_episodes=6)
-            process = None if where == "here" else sampler._worker._process
+            process = None if where == "here" else sampler._worker.channel._process
         assert not np.array_equal(found[where].action, first.action)
     assert process.wait(5) == 0
     for name in ("observation", "action", "reward", "t"):
@@ -258,13 +259,64 @@ def test_what_goes_wrong_in_a_process_is_said_here(experiment):
     with agentkit.Sampler(failing, where="process") as sampler:
         with pytest.raises(SamplerProcessError, match="raised RuntimeError: no power"):
             sampler.sample(num_steps=1)
-        os.kill(sampler._worker.process_id, signal.SIGKILL)
+        os.kill(sampler._worker.channel.process_id, signal.SIGKILL)
         with pytest.raises(SamplerProcessError, match=r"was killed by SIGKILL\. Make the sampler anew"):
             sampler.sample(num_steps=1)
     with pytest.raises(ConfigError, match="a run folder"):
         agentkit.Sampler("nowhere", where="process")
 
 
+@pytest.mark.full
+@pytest.mark.ray
+def test_samplers_on_ray_give_what_one_here_gives_and_say_how_they_end(experiment):
+    """Two of them at the same time, in one private Ray, which the last one ends."""
+    import ray
+
+    agent = dqn.make_agent(dqn.Config(hidden_sizes=(4,)))
+    made = agentkit.ExperimentConfig(agent, "agentkit:catch", 10)
+    new = jax.tree.map(lambda x: x + 1.0, agentkit.run(dataclasses.replace(made, evaluation_period=0)).policy.arrays)
+    with agentkit.Sampler(made, num_envs=2, explore=True) as here:
+        expected = [here.sample(num_steps=7), here.sample(num_steps=5)]
+        here.set_parameters(new)
+        expected.append(here.sample(num_episodes=3))
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(agentkit.Sampler(made, num_envs=2, explore=True, where="ray"))
+        second = stack.enter_context(agentkit.Sampler(experiment, where="ray"))
+        found = [first.sample(num_steps=7), first.sample(num_steps=5)]
+        with pytest.raises(SpecError, match="set_parameters: expected the structure"):
+            first.set_parameters({"w": np.zeros(2)})
+        first.set_parameters(new)
+        found.append(first.sample(num_episodes=3))
+        for one, other in zip(expected, found, strict=True):
+            tree.map_structure(np.testing.assert_array_equal, one, other)
+        os.kill(first._worker.channel.process_id, signal.SIGKILL)
+        with pytest.raises(SamplerProcessError, match=r"Ray actor has ended: .* Make the sampler anew\."):
+            first.sample(num_steps=1)
+        check(second.sample(num_steps=9))
+        processes = [sampler._worker.channel.process_id for sampler in (first, second)]
+        failing = dataclasses.replace(experiment, environment=Failing)
+        third = stack.enter_context(agentkit.Sampler(failing, where="ray"))
+        with pytest.raises(SamplerProcessError, match="raised RuntimeError: no power"):
+            third.sample(num_steps=1)
+    assert not ray.is_initialized()
+    assert not any(pathlib.Path(f"/proc/{process}").exists() for process in processes)
+
+
+@pytest.mark.ray
+@pytest.mark.full
+def test_a_sampler_takes_part_in_the_ray_that_its_process_is_part_of(experiment):
+    import ray
+
+    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+    try:
+        with agentkit.Sampler(experiment, where="ray") as sampler:
+            check(sampler.sample(num_steps=9))
+            assert ray.available_resources().get("CPU", 0.0) == 0.0
+        assert ray.is_initialized()
+    finally:
+        ray.shutdown()
+
+
 def test_a_place_that_there_is_not_is_refused(experiment):
-    with pytest.raises(UnknownNameError, match=r"'ray'.*actors of agentkit\.launch"):
-        agentkit.Sampler(experiment, where="ray")
+    with pytest.raises(UnknownNameError, match=r"'there'.*here, process, ray"):
+        agentkit.Sampler(experiment, where="there")

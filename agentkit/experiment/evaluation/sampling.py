@@ -9,13 +9,13 @@ import numpy as np
 
 from agentkit.errors import ConfigError, SaysWhatWasMeant, accepts_old_words, says_what_was_meant, unknown_name
 from agentkit.experiment.config.experiment_config import ExperimentConfig
-from agentkit.experiment.evaluation.sampler_process import SamplerProcess
+from agentkit.experiment.evaluation.remote_sampler import Channel, RemoteSampler
 from agentkit.experiment.evaluation.samples import Samples
 from agentkit.experiment.evaluation.sampling_worker import SamplingWorker, Travelling, find_acting
 from agentkit.experiment.policies.loaded_policy import LoadedPolicy
 from agentkit.types import Nest
 
-Where = Literal["here", "process"]
+Where = Literal["here", "process", "ray"]
 
 
 @final
@@ -24,7 +24,7 @@ class Sampler(metaclass=SaysWhatWasMeant):
 
     ``with Sampler(experiment, num_envs=8, where="process") as sampler: samples = sampler.sample(num_steps=2_000)``
 
-    In a process of their own several samplers play at the same time, each asked by a thread:
+    In processes of their own several samplers play at the same time, each asked by a thread:
     ``list(ThreadPoolExecutor().map(lambda sampler: sampler.sample(num_steps=500), samplers))``, with a `seed` each.
     """
 
@@ -46,7 +46,8 @@ class Sampler(metaclass=SaysWhatWasMeant):
             source: a run folder; a policy of `agentkit.load`, or its file; or an experiment: that of its run folder's
                 checkpoint, or without a run folder the policy that its training would begin with.
             num_envs: environments that step together; None for one.
-            where: "here", in this process; or "process", in one of its own, which gives the same.
+            where: "here", in this process; "process", in one of its own; or "ray", in a Ray actor, of the cluster that
+                this process is part of (``ray.init``), or else of a private Ray on this machine. Each gives the same.
             seed: of the environments and of what the policy draws.
             explore: whether to act as in training (samples of a stochastic policy, exploration), in the environment
                 as it is in training; else as in evaluation (the mode). A policy that is handed in acts as it was
@@ -61,14 +62,14 @@ class Sampler(metaclass=SaysWhatWasMeant):
             ConfigError: no run folder, or one that cannot be rebuilt; no environment.
             CheckpointError: the run has no readable checkpoint.
             SpecError: the environment is not one that the policy was made for.
+            MissingExtraError: Ray is not installed.
         """
         if where not in get_args(Where):
-            more = "On other machines, Ray's too, actors of agentkit.launch play, and write to replay."
-            raise unknown_name("place of a sampler", str(where), get_args(Where), more)
+            raise unknown_name("place of a sampler", str(where), get_args(Where))
         if environment is not None:
             options["environment"] = environment
         settings: dict[str, Any] = {"num_envs": num_envs, "seed": seed, "explore": explore}
-        self._worker: SamplingWorker | SamplerProcess
+        self._worker: SamplingWorker | RemoteSampler
         if where == "here":
             self._worker = SamplingWorker(find_acting(source, checkpoint, explore, options), **settings)
             return
@@ -76,7 +77,7 @@ class Sampler(metaclass=SaysWhatWasMeant):
         if isinstance(source, LoadedPolicy):
             acting = find_acting(source, checkpoint, explore, options)
             sent, options = Travelling(acting.experiment, source.arrays, source.explore), {}
-        self._worker = SamplerProcess(sent, checkpoint, options, **settings)
+        self._worker = RemoteSampler(_make_channel(where), sent, checkpoint, options, **settings)
 
     def sample(self, *, num_steps: int | None = None, num_episodes: int | None = None) -> Samples:
         """Returns steps or episodes that the policy plays.
@@ -145,6 +146,16 @@ def sample(
     _check_number(num_steps, num_episodes)
     with Sampler(source, **settings) as sampler:
         return sampler.sample(num_steps=num_steps, num_episodes=num_episodes)
+
+
+def _make_channel(where: Where) -> Channel:
+    if where == "process":
+        from agentkit.experiment.evaluation.sampler_process import ProcessChannel
+
+        return ProcessChannel()
+    from agentkit.experiment.evaluation.sampler_ray import RayChannel
+
+    return RayChannel()
 
 
 def _check_number(num_steps: int | None, num_episodes: int | None) -> None:
