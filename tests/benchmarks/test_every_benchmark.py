@@ -43,8 +43,6 @@ SHORT = (
     "parts/parts.py --quick --only busy",
     "parts/parts.py --quick --only parameters checkpoints memory",
     "parts/variables.py",
-    "results/runs.py mujoco --list",
-    "results/runs.py offline --list",
     "workers.py --rounds 1 --seconds 1 --only asleep",
     pytest.param("parts/actors.py --actors 1 --seconds 1", marks=pytest.mark.reverb),
     pytest.param("parts/reverb_rates.py --rounds 1 --seconds 0.1", marks=pytest.mark.reverb),
