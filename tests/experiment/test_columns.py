@@ -153,7 +153,7 @@ def test_they_are_a_field_of_an_on_policy_agents_extras() -> None:
         (
             {"columns": ("info.width",)},
             ConfigError,
-            r"a first step has no 'width'; that .* has height, name, of, success\. If later .*: info\.width=0\.0, False",
+            r"a first step has no 'width'; that .* has height, name, of, success\. If later .*: info\.width=0\.0",
         ),
         ({"columns": ("info.name",)}, SpecError, "info.name is array.'ladder'"),
         ({"columns": ("info.x",), "environment": "agentkit:catch"}, ConfigError, "without one. Ask for episode"),
