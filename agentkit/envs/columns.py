@@ -20,8 +20,6 @@ IDS = ("episode", "environment", "t")
 
 _INFO = "info."
 _NARROWER = {np.dtype(np.float64): np.dtype(np.float32), np.dtype(np.int64): np.dtype(np.int32)}
-_LOOKED_AT = 1_000
-"""Steps of an episode in which an entry of the info is looked for, at most."""
 
 
 def check_columns(columns: Any) -> tuple[str, ...]:
@@ -73,8 +71,8 @@ class ColumnSource(EnvironmentWrapper):
     """Tells the specs of columns, and has the newest values of those that are entries of the info.
 
     An entry's shape and dtype are those of its value where the info lacks it (``info.is_success=False``). Where that is
-    not said they are those of its first value, which is looked for in a reset and in the steps of an episode, and the
-    value where the info lacks it is zero. A dot leads into an inner dictionary.
+    not said they are those of its first value, in a reset or a first step, and the value where the info lacks it is
+    zero. A dot leads into an inner dictionary.
 
     Works on a batch where no entry of the info is asked for.
 
@@ -83,7 +81,8 @@ class ColumnSource(EnvironmentWrapper):
         columns: see `check_columns`.
 
     Raises:
-        ConfigError: the environment has no info, or its info has no such entry in a whole episode.
+        ConfigError: the environment has no info, or its info has no such entry at first, and no value for
+            that was given.
         SpecError: an entry is no number and no array of numbers.
     """
 
@@ -111,23 +110,22 @@ class ColumnSource(EnvironmentWrapper):
             )
 
     def _look(self, entries: Mapping[str, str]) -> dict[str, np.ndarray]:
-        """Returns zeros like the first values of entries of the info, in an episode as long as one is missing."""
-        action = tree.map_structure(lambda spec: spec.generate_value(), self._environment.action_spec())
-        timestep, found, length = self._environment.reset(), {}, 0
-        while True:
-            for name, entry in entries.items():
-                if name not in found and (value := _entry(self.last_info, entry)) is not None:
-                    found[name] = value
-            if len(found) == len(entries) or timestep.last() or length == _LOOKED_AT:
-                return {name: self._zeros_like(name, found.get(name), length) for name in entries}
-            timestep, length = self._environment.step(action), length + 1
+        """Returns zeros like the first values of entries of the info, in a reset and a first step."""
+        self._environment.reset()
+        infos = [self.last_info]
+        self._environment.step(tree.map_structure(lambda spec: spec.generate_value(), self._environment.action_spec()))
+        infos.append(self.last_info)
+        return {
+            name: self._zeros_like(name, [_entry(info, entry) for info in infos]) for name, entry in entries.items()
+        }
 
-    def _zeros_like(self, name: str, value: np.ndarray | None, length: int) -> np.ndarray:
+    def _zeros_like(self, name: str, values: Sequence[np.ndarray | None]) -> np.ndarray:
+        value = next((each for each in values if each is not None), None)
         if value is None:
             there = ", ".join(map(str, self.last_info)) or "nothing"
             raise ConfigError(
-                f"columns: the info of a reset and of {length:,} steps has no {self._entries[name]!r}; that of the "
-                f"last step has {there}. If others have it, say what it is without: {name}=0.0, False or [0.0, 0.0]."
+                f"columns: the info of a reset and of a first step has no {self._entries[name]!r}; that of the step "
+                f"has {there}. If later ones have it, say what it is without: {name}=0.0, False or [0.0, 0.0]."
             )
         if value.dtype.kind not in "biuf":
             raise SpecError(f"columns: {name} is {value!r:.80}; expected a number or an array of numbers.")

@@ -1,5 +1,6 @@
-"""The page that composes an agent: its code is the example's, and all of it runs."""
+"""The page that composes an agent: its code is the example's, all of it runs, and it is short."""
 
+import ast
 import re
 import sys
 import types
@@ -12,19 +13,36 @@ import agentkit
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCKS = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "compose_an_agent.md").read_text(), re.M | re.S)
+LAUNCHED = {
+    folder: block for block in BLOCKS if "agentkit.launch" in block for folder in re.findall('"(runs/.*?)"', block)
+}
+DEFINITIONS = [block for block in BLOCKS if "ExperimentConfig" not in block and "envs.make" not in block]
+TABLE = next(block for block in BLOCKS if "class QLearner" in block)
+RULE = next(block for block in BLOCKS if "class Rule" in block)
 
 
 def run(blocks, folder, monkeypatch):
-    """Runs blocks one after the other in a module that can be imported, with a tenth of the steps."""
+    """Runs blocks one after the other in a module that can be imported, with a fifth of the steps."""
     module = types.ModuleType("composed_page")
     module.__file__ = str(folder / "composed_page.py")
-    Path(module.__file__).write_text("\n".join(blocks[:2]))
+    Path(module.__file__).write_text("\n".join(DEFINITIONS))
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder)
     monkeypatch.setitem(sys.modules, "composed_page", module)
     for block in blocks:
-        exec(compile(block.replace("4_000", "800"), "composed_page.py", "exec"), vars(module))
+        code = block.replace("4_000", "800").replace("6_000", "1_000")
+        exec(compile(code, "composed_page.py", "exec"), vars(module))
     return module
+
+
+def lines_beside(code, *boxes):
+    """Lines of code, imports included, but for docstrings, comments, blanks and the classes of these names."""
+    tree = ast.parse(code)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:]
+    tree.body = [node for node in tree.body if getattr(node, "name", None) not in boxes]
+    return sum(bool(line.strip()) for line in ast.unparse(tree).splitlines())
 
 
 def test_the_page_shows_the_examples_as_they_are():
@@ -32,14 +50,20 @@ def test_the_page_shows_the_examples_as_they_are():
     table = (ROOT / "examples" / "own_boxes" / "tabular_q_learning.py").read_text()
     for function in re.split(r"\n\n\n", BLOCKS[0] + "\n\n\n" + BLOCKS[1]):
         assert function.strip().removeprefix("import argparse\n") in by_hand
-    for definition in re.split(r"\n\n\n", BLOCKS[-1])[1:]:
+    for definition in re.split(r"\n\n\n", TABLE)[1:]:
         assert definition.strip() in table
+
+
+def test_own_boxes_are_launched_in_few_lines():
+    """The blocks that `test_it_is_launched` runs, without the boxes themselves."""
+    assert lines_beside("import x\nclass A:\n    a = 1\ndef f():\n    'Says.'\n\n    return 1  # one\n", "A") == 3
+    assert lines_beside(RULE + LAUNCHED["runs/taught"], "Rule") <= 15
+    assert lines_beside(TABLE + LAUNCHED["runs/table"], "QActor", "QLearner") <= 20
 
 
 @pytest.mark.full
 def test_its_blocks_run_one_after_the_other(tmp_path, monkeypatch):
-    launched = next(i for i, block in enumerate(BLOCKS) if "agentkit.launch" in block)
-    module = run([*BLOCKS[:launched], *BLOCKS[launched + 1 :]], tmp_path, monkeypatch)
+    module = run([block for block in BLOCKS if "agentkit.launch" not in block], tmp_path, monkeypatch)
     assert module.result.steps == 800 and module.result.updates > 0
     assert module.loop.num_steps == 800
     assert agentkit.resume("runs/composed", num_steps=850).steps == 850
@@ -48,7 +72,8 @@ def test_its_blocks_run_one_after_the_other(tmp_path, monkeypatch):
 
 @pytest.mark.full
 @pytest.mark.reverb
-def test_it_is_launched(tmp_path, monkeypatch):
-    launched = next(i for i, block in enumerate(BLOCKS) if "agentkit.launch" in block)
-    run([*BLOCKS[:2], BLOCKS[launched - 1], BLOCKS[launched]], tmp_path, monkeypatch)
-    assert np.isfinite(agentkit.evaluate("runs/launched", num_episodes=2)["episode_return"]).all()
+@pytest.mark.parametrize("folder", LAUNCHED)
+def test_it_is_launched(folder, tmp_path, monkeypatch):
+    composed = next(block for block in BLOCKS if "agentkit.compose" in block)
+    run([*DEFINITIONS, composed, LAUNCHED[folder]], tmp_path, monkeypatch)
+    assert np.isfinite(agentkit.evaluate(folder, num_episodes=2)["episode_return"]).all()

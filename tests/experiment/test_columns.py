@@ -153,7 +153,7 @@ def test_they_are_a_field_of_an_on_policy_agents_extras() -> None:
         (
             {"columns": ("info.width",)},
             ConfigError,
-            "5 steps has no 'width'; that .* has height, name, of",
+            r"a first step has no 'width'; that .* has height, name, of, success\. If later .*: info\.width=0\.0",
         ),
         ({"columns": ("info.name",)}, SpecError, "info.name is array.'ladder'"),
         ({"columns": ("info.x",), "environment": "agentkit:catch"}, ConfigError, "without one. Ask for episode"),
@@ -200,7 +200,7 @@ def test_success_at_the_end_reaches_the_loss_of_each_step_of_its_episode(tmp_pat
     config = ppo.Config(hidden_sizes=(4,), segment_length=8, batch_size=2, num_minibatches=1, batch_mode=mode)
     agent = ppo.make_agent(config, make_loss=ppo_loss_with_columns)
     agent = with_postprocessing(agent, last_is_success, columns={"success": False})
-    columns = ("info.is_success", "info.score=[-1.0, -1.0]", "t")
+    columns = ("info.is_success=False", "info.score=[-1.0, -1.0]", "t")
     agentkit.run(experiment_in(tmp_path, agent=agent, environment=Climb, columns=columns, replay=replay))
     wrong, _ = learned(tmp_path)
     assert wrong and not any(wrong)
@@ -209,8 +209,13 @@ def test_success_at_the_end_reaches_the_loss_of_each_step_of_its_episode(tmp_pat
     assert read_config(tmp_path, environment=Climb, agent=agent).columns == columns
 
 
-def test_an_entry_of_the_last_step_only_is_found_and_is_else_zero_or_its_default() -> None:
-    source = ColumnSource(GymnasiumEnvironment(Climb()), ["info.is_success", "info.never=0.5", "info.score=[3.0, 3.0]"])
+def test_an_entry_of_the_last_step_only_is_its_default_before_and_is_refused_without_one() -> None:
+    with pytest.raises(
+        ConfigError, match=r"has no 'is_success'; .* has nothing\. If later ones have it, say what it is"
+    ):
+        ColumnSource(GymnasiumEnvironment(Climb()), ["info.is_success"])
+    columns = ["info.is_success=False", "info.never=0.5", "info.score=[3.0, 3.0]"]
+    source = ColumnSource(GymnasiumEnvironment(Climb()), columns)
     assert {name: (spec.dtype.name, spec.shape) for name, spec in source.columns_spec().items()} == {
         "info.is_success": ("bool", ()), "info.never": ("float32", ()), "info.score": ("float32", (2,))
     }  # fmt: skip

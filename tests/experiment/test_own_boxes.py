@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import subprocess
 import sys
@@ -15,12 +16,15 @@ import pytest
 import agentkit
 from agentkit import adders, checkpoint, core, experiment
 from agentkit.agents import Agent, ReplayConfig, Transitions, dqn
+from agentkit.agents.addons import with_rnd
 from agentkit.core import BatchPlan
 from agentkit.envs.catch import Catch
 from agentkit.errors import CheckpointError, ConfigError, NonFiniteError, SpecError
+from agentkit.experiment.checks.own_boxes import check_own_boxes
 from agentkit.learning import rate_limit
 from agentkit.replay import InProcessReplay, Table
-from tests.experiment import typed_boxes
+from tests.agents import offline_data
+from tests.experiment import own_parts, typed_boxes
 from tests.experiment.own_box_examples import FOLDER, human_at_the_keyboard, planner, tabular_q_learning
 
 CONFIG, QActor, QLearner = tabular_q_learning.CONFIG, tabular_q_learning.QActor, tabular_q_learning.QLearner
@@ -186,6 +190,25 @@ def test_a_policys_actor_may_be_wrapped_and_the_best_of_an_own_learner_is_kept(t
     assert agentkit.load(tmp_path / "best", checkpoint="best").arrays.shape == (225, 3)
 
 
+@pytest.mark.full
+def test_an_own_learner_learns_from_data_alone_is_resumed_and_refuses_an_add_on(tmp_path: Any) -> None:
+    episodes = offline_data.make_episodes(offline_data.CATCH, 60, [0.5])
+
+    def config(name: str, num_updates: int, agent: Any = SAVED) -> agentkit.OfflineConfig:
+        settings = {"evaluation_period": 400, "evaluation_episodes": 10, "run_directory": tmp_path / name}
+        return agentkit.OfflineConfig(agent, episodes, num_updates, "agentkit:catch", **settings)
+
+    result = agentkit.run_offline(config("whole", 800))
+    assert result.updates == 800 and result.evaluations[-1]["episode_return"] > 0.5
+    agentkit.run_offline(config("halves", 400))
+    agentkit.run_offline(config("halves", 800), resume=True)
+    np.testing.assert_array_equal(learned(tmp_path / "halves"), learned(tmp_path / "whole"))
+    assert np.mean(agentkit.evaluate(tmp_path / "halves", num_episodes=5)["episode_return"]) > 0.5
+    unused = dataclasses.replace(make_agent(), make_update=own_parts.Noisy(dqn.make_agent().make_update, 1.0))
+    with pytest.raises(ConfigError, match=r"make_update: found tests\.experiment\.own_parts\.Noisy"):
+        agentkit.run_offline(config("no", 10, unused))
+
+
 def test_a_run_of_own_boxes_is_profiled() -> None:
     profile = experiment.Profile()
     agentkit.run(plan(SAVED, 150), profile=profile)
@@ -239,6 +262,11 @@ WRONG = {
     "devices": ({}, {"devices": 1}, r"devices=1 \(--devices\): the agent's make_learner makes"),
     "init_from": ({}, {"init_from": "."}, r"init_from \(--init-from\): the agent's make_learner"),
     "ready": ({}, {"num_envs": 4, "workers": 2, "ready": 2}, r"ready=2 \(--ready\): the agent's make_actor"),
+    "an add-on": (
+        {"make_update": own_parts.Noisy(dqn.make_agent().make_update, 1.0)},
+        {},
+        r"make_update: found tests\.experiment\.own_parts\.Noisy, .* and a make_learner, which learns without it",
+    ),
     "columns": ({"experience": COMPOSED.experience}, {"columns": ["t"]}, "columns: make_tables of your own knows"),
 }
 
@@ -249,6 +277,21 @@ def test_what_cannot_work_is_told_in_one_line(case: str) -> None:
     with pytest.raises((ConfigError, SpecError), match=message) as caught:
         agentkit.run(plan(dataclasses.replace(make_agent(), **parts), 150, **settings))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["dqn", "sac"])
+def test_an_agents_own_update_may_stand_beside_a_learner_and_no_other(name: str) -> None:
+    module = importlib.import_module(f"agentkit.agents.{name}")
+    environment = {"dqn": "agentkit:catch", "sac": "agentkit:point_mass"}[name]
+
+    def check(agent: Any) -> None:
+        check_own_boxes(agentkit.ExperimentConfig(dataclasses.replace(agent, make_learner=QLearner), environment, 1))
+
+    check(module.make_agent())
+    own = {"make_loss" if name == "dqn" else "make_losses": lambda networks, config: None}
+    for changed in (with_rnd(module.make_agent()), module.make_agent(**own)):
+        with pytest.raises(ConfigError, match=r"make_update: found .* and a make_learner, which learns without it"):
+            check(changed)
 
 
 def test_an_agent_says_at_once_which_box_it_lacks() -> None:
