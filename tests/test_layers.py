@@ -52,7 +52,7 @@ LIGHT = [
 HEAVY = {
     "jax", "haiku", "rlax", "optax", "chex", "tensorflow", "reverb", "matplotlib", "gymnasium", "mujoco",
     "dm_control", "bsuite", "envpool", "h5py", "tensorboardX", "rich", "pandas", "scipy", "ray", "distrax",
-    "tensorflow_probability", "optuna", "sqlalchemy", "wandb", "mlflow",
+    "tensorflow_probability", "optuna", "sqlalchemy", "wandb", "mlflow", "pettingzoo", "mpe2",
 }  # fmt: skip
 
 # Packages that not every installation has, and the one file that may import each.
@@ -69,6 +69,8 @@ OPTIONAL = {
     "metaworld": "envs/metaworld.py",
     "minatar": "envs/minatar.py",
     "minigrid": "envs/minigrid.py",
+    "pettingzoo": "envs/pettingzoo.py",
+    "mpe2": "envs/pettingzoo.py",
     "h5py": "datasets/episode_files.py",
     "minari": "datasets/minari_sets.py",
     "tensorflow_datasets": "datasets/rlds_sets.py",

@@ -91,7 +91,7 @@ class GymnasiumEnvironment(dm_env.Environment):
         self._action_spec = space_to_spec(environment.action_space, "action")
         self._read = make_reader(self._observation_spec)
         self._read_first = make_reader(self._observation_spec, thorough=True)
-        self._write = _writer(environment.action_space)
+        self._write = make_writer(environment.action_space)
         self._reset_next_step = True
         self._ready_to_draw = False
         self._num_steps = 0  # Of this episode.
@@ -243,13 +243,13 @@ def _bounds(space: spaces.Box) -> tuple[Any, Any]:
     return (space.low.flat[0], space.high.flat[0]) if uniform else (space.low, space.high)
 
 
-def _writer(space: gymnasium.Space) -> Callable[[Nest], Any]:
+def make_writer(space: gymnasium.Space) -> Callable[[Nest], Any]:
     """Returns a function from arrays of the space's spec to what the environment expects."""
     if isinstance(space, spaces.Dict):
-        children = {key: _writer(child) for key, child in space.items()}
+        children = {key: make_writer(child) for key, child in space.items()}
         return lambda value: {key: write(value[key]) for key, write in children.items()}
     if isinstance(space, spaces.Tuple):
-        writers = [_writer(child) for child in space]
+        writers = [make_writer(child) for child in space]
         return lambda value: tuple(write(part) for write, part in zip(writers, value, strict=True))
     if isinstance(space, spaces.Discrete):
         # An int, not an array: environments index dicts with it.

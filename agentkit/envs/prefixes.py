@@ -43,7 +43,14 @@ SIMULATORS = {
 GYMNASIUM_PREFIXES = ("gymnasium", "gymnasium_vector", "atari", "metaworld", "minigrid", "robotics")
 """Prefixes of environments that gymnasium makes, and that draw with ``render_mode="rgb_array"``."""
 
-_OF_SEVERAL_AGENTS = ("pettingzoo",)
+OF_SEVERAL_AGENTS = ("pettingzoo",)
+"""Prefixes of packages whose environments have several agents: `envs.make_multi_agent` makes them."""
+OWN_OF_SEVERAL_AGENTS = {
+    "come_and_go": "come_and_go.ComeAndGo",
+    "matrix_game": "matrix_game.MatrixGame",
+    "tic_tac_toe": "tic_tac_toe.TicTacToe",
+}
+"""agentkit's own environments of several agents, each with its file in ``agentkit/envs/multi_agent`` and its class."""
 
 _registered: dict[str, Factory] = {}
 
@@ -116,7 +123,7 @@ def split(name: str) -> tuple[str, str]:
             [*available(), *(f"{p}:{example}" for p, example in SIMULATORS.items())],
             "Expected 'prefix:name'.",
         )
-    refuse_several_agents(prefix)
+    refuse_several_agents(name)
     if prefix not in prefixes():
         advice = (
             "Of your own, hand in the class or function itself; on the command line, --env MODULE:NAME of a module "
@@ -126,17 +133,39 @@ def split(name: str) -> tuple[str, str]:
     return prefix, rest
 
 
-def refuse_several_agents(package: str) -> None:
-    """Refuses a package of environments of several agents.
+def has_several_agents(name: str) -> bool:
+    """Returns whether a name is one of an environment of several agents, whose prefix is none of the user's own."""
+    prefix, _, rest = name.partition(":")
+    if prefix in _registered:
+        return False
+    return prefix in OF_SEVERAL_AGENTS or (prefix == "agentkit" and rest in OWN_OF_SEVERAL_AGENTS)
+
+
+def refuse_several_agents(name: str) -> None:
+    """Refuses an environment of several agents where one agent is to act.
 
     Raises:
         ConfigError: it is one, and no prefix of the user's own.
     """
-    if package in _OF_SEVERAL_AGENTS and package not in _registered:
+    if has_several_agents(name):
         raise ConfigError(
-            f"Environments of {package} have several agents, and agentkit trains one agent in one environment. Wrap it "
-            "as a gymnasium.Env in which the other agents act by a policy of yours, and give that class or function."
+            f"{name} has several agents, and this is for one agent. Say who plays whom: --policies shared (or each), "
+            "in Python agentkit.MultiAgentConfig; see docs/several_agents.md."
         )
+
+
+def split_several(name: str) -> tuple[str, str]:
+    """Returns the prefix of the name of an environment of several agents, and the rest.
+
+    Raises:
+        UnknownNameError: it is none; proposes the nearest match.
+    """
+    if not has_several_agents(name):
+        known = [f"agentkit:{own}" for own in OWN_OF_SEVERAL_AGENTS]
+        advice = "Those of one agent take no policies."
+        raise unknown_name("environment of several agents", name, [*known, "pettingzoo:FAMILY/NAME"], advice)
+    prefix, _, rest = name.partition(":")
+    return prefix, rest
 
 
 def factory_of(prefix: str) -> Factory:

@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 
+from agentkit import envs
 from agentkit.envs.multi_agent.base import BetweenTurns, TurnEnvironment, one_reward_spec
 from agentkit.envs.multi_agent.come_and_go import ComeAndGo
 from agentkit.envs.multi_agent.matrix_game import MatrixGame
 from agentkit.envs.multi_agent.resumable import ResumableMultiAgentEnvironment
 from agentkit.envs.multi_agent.tic_tac_toe import TicTacToe
-from agentkit.errors import CheckpointError, ConfigError, SpecError
-from agentkit.specs import ACTION_MASK, Array, DiscreteArray
+from agentkit.errors import CheckpointError, ConfigError, SpecError, UnknownNameError
+from agentkit.specs import ACTION_MASK, Array, BoundedArray, DiscreteArray
 from agentkit.testing.multi_agent import MultiAgentEnvironmentContract, rollout
 
 
@@ -59,6 +60,57 @@ class Breaking(TicTacToe):
             if self._rule == "a mask of nothing":
                 t.observation[ACTION_MASK][:] = t.first()
         return given
+
+
+class TestOneAgent(MultiAgentEnvironmentContract):
+    def make_environment(self):
+        return envs.make_multi_agent(envs.make("agentkit:catch", seed=3))
+
+
+def test_what_agents_get_has_single_precision_and_actions_in_their_bounds():
+    class Wide(Slow):
+        def __init__(self, seed=0):
+            super().__init__()
+            self._specs = dict.fromkeys(
+                self._specs, one_reward_spec(Array((1,), np.float64), BoundedArray((1,), np.float32, 2.0, 6.0))
+            )
+
+        def _advance(self, actions):
+            self.taken = {agent_id: action.item() for agent_id, action in actions.items()}
+            super()._advance({})
+
+        def _observe(self, agent_id):
+            return super()._observe(agent_id).astype(np.float64)
+
+    environment = envs.make_multi_agent(Wide)
+    spec = environment.agent_specs()["late"]
+    assert (spec.actions.minimum, spec.actions.maximum, spec.observations.dtype) == (-1, 1, np.float32)
+    given = list(rollout(environment, 6))
+    assert given[1]["always"].observation.dtype == np.float32 and type(given[1]["always"].reward) is np.float32
+    assert given[-1]["always"].observation is None and given[3]["late"].reward == 7.0
+    environment.reset()
+    environment.step({"always": np.array([0.5], np.float32)})
+    assert environment.taken == {"always": 5.0}
+
+
+@pytest.mark.parametrize(
+    "environment, settings, error, message",
+    [
+        ("agentkit:tic_tac_to", {}, UnknownNameError, "Did you mean 'agentkit:tic_tac_toe'"),
+        ("agentkit:catch", {}, UnknownNameError, "environment of several agents 'agentkit:catch'"),
+        ("agentkit:matrix_game", {"round": 3}, UnknownNameError, "Did you mean 'rounds'"),
+        (TicTacToe(), {"size": 3}, ConfigError, "an instance takes none"),
+        (dict, {}, SpecError, "Expected an environment of several agents"),
+    ],
+)
+def test_what_is_no_environment_of_several_agents_is_refused(environment, settings, error, message):
+    with pytest.raises(error, match=message):
+        envs.make_multi_agent(environment, **settings)
+
+
+def test_an_environment_of_several_agents_is_refused_where_one_acts():
+    with pytest.raises(ConfigError, match=r"agentkit:tic_tac_toe has several agents.*--policies shared"):
+        envs.make("agentkit:tic_tac_toe")
 
 
 def play(environment, moves):

@@ -1,0 +1,95 @@
+"""Makes environments of several agents: by name, or of what was handed in."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import inspect
+import sys
+from typing import Any
+
+import dm_env
+
+from agentkit.core import MultiAgentEnvironment
+from agentkit.envs.prefixes import OF_SEVERAL_AGENTS, OWN_OF_SEVERAL_AGENTS, split_several
+from agentkit.errors import ConfigError, SpecError, unknown_name
+
+
+def make_multi_agent(environment: Any, /, seed: int = 0, *, raw: bool = False, **settings: Any) -> Any:
+    """Makes an environment of several agents, ready for agents.
+
+    Args:
+        environment: ``agentkit:tic_tac_toe``, ``agentkit:matrix_game``, ``agentkit:come_and_go``, or
+            ``pettingzoo:FAMILY/NAME`` such as ``pettingzoo:classic/tictactoe_v3``; or a class, a function or an
+            instance (which is copied) of a `core.MultiAgentEnvironment`, of PettingZoo's kinds, or of a dm_env
+            environment.
+        seed: seeds everything; the same seed gives the same episodes for the same actions.
+        raw: True gives it behind the interface only; False (the default) with actions in [-1, 1], single precision, and
+            `save`/`restore` in mid-episode where it has `reseed`.
+        **settings: go to the environment.
+
+    Returns:
+        A `core.MultiAgentEnvironment`.
+
+    Raises:
+        UnknownNameError: for an unknown name, with the nearest match.
+        MissingExtraError: PettingZoo, or what the environment needs, is not installed.
+        ConfigError: it takes no such setting.
+        SpecError: what was handed in makes no such environment.
+    """
+    made = _adapted(_make(environment, seed, settings), seed)
+    if raw or getattr(made, "resumable", False):
+        return made
+    from agentkit.envs.multi_agent.preparing import PreparedEnvironment
+    from agentkit.envs.multi_agent.resumable import ResumableMultiAgentEnvironment
+
+    made = PreparedEnvironment(made)
+    return ResumableMultiAgentEnvironment(made, seed) if hasattr(made, "reseed") else made
+
+
+def _make(environment: Any, seed: int, settings: dict[str, Any]) -> Any:
+    if isinstance(environment, str):
+        prefix, rest = split_several(environment)
+        if prefix in OF_SEVERAL_AGENTS:
+            return importlib.import_module(f"agentkit.envs.{prefix}").make(rest, seed, **settings)
+        file, name = OWN_OF_SEVERAL_AGENTS[rest].split(".")
+        own = getattr(importlib.import_module(f"agentkit.envs.multi_agent.{file}"), name)
+        known = set(inspect.signature(own).parameters) - {"seed"}
+        for key in settings.keys() - known:
+            raise unknown_name(f"setting of {environment}", key, known)
+        return own(seed=seed, **settings)
+    if callable(environment) and not hasattr(environment, "step"):
+        return _call(environment, seed, settings)
+    if isinstance(environment, type):
+        return _call(environment, seed, settings)
+    if settings:
+        raise ConfigError(f"environment_settings: an instance takes none any more; found {', '.join(settings)}.")
+    return copy.deepcopy(environment)
+
+
+def _call(factory: Any, seed: int, settings: dict[str, Any]) -> Any:
+    """Returns what a class or a function makes, of a seed where it takes one."""
+    try:
+        parameters = inspect.signature(factory).parameters
+    except ValueError:  # Of some types written in C.
+        return factory(**settings)
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    return factory(**({"seed": seed} if "seed" in parameters and not takes_any else {}), **settings)
+
+
+def _adapted(made: Any, seed: int) -> MultiAgentEnvironment:
+    if isinstance(made, MultiAgentEnvironment):
+        return made
+    if "pettingzoo" in sys.modules:  # Else it cannot be one of its environments.
+        from agentkit.envs.pettingzoo import adapt, is_pettingzoo
+
+        if is_pettingzoo(made):
+            return adapt(made, seed)
+    if isinstance(made, dm_env.Environment):
+        from agentkit.envs.multi_agent.one_agent import OneAgentEnvironment
+
+        return OneAgentEnvironment(made)
+    raise SpecError(
+        "Expected an environment of several agents (core.MultiAgentEnvironment, or PettingZoo's ParallelEnv or "
+        f"AECEnv), or a dm_env environment of one; found {type(made).__name__}."
+    )

@@ -1,0 +1,349 @@
+"""PettingZoo's environments, in which agents act together (`ParallelEnv`) or in turns (`AECEnv`)."""
+
+from __future__ import annotations
+
+import abc
+import difflib
+import functools
+import importlib
+import pkgutil
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, final
+
+import dm_env
+import numpy as np
+
+from agentkit import specs
+from agentkit.core import MultiAgentEnvironment
+from agentkit.envs.gymnasium import make_writer, space_to_spec
+from agentkit.envs.gymnasium_values import make_reader
+from agentkit.envs.multi_agent.base import BetweenTurns, check_who_acts, one_reward_spec
+from agentkit.errors import ConfigError, MissingExtraError, SpecError, missing_extra, unknown_name
+from agentkit.specs import ACTION_MASK, EnvironmentSpec
+from agentkit.types import AgentId, Nest
+
+try:
+    import pettingzoo
+    from pettingzoo.env_registry.exceptions import FailedToImport
+except ImportError as error:
+    raise missing_extra("pettingzoo", "pettingzoo") from error
+
+_FIRST, _MID, _LAST = dm_env.StepType.FIRST, dm_env.StepType.MID, dm_env.StepType.LAST
+
+
+def make(name: str, seed: int = 0, *, turns: bool | None = None, **kwargs: Any) -> PettingZooEnvironment:
+    """Makes an environment of PettingZoo's registry, or of mpe2, which has its family ``mpe``.
+
+    Args:
+        name: the family and the environment, such as ``classic/tictactoe_v3`` or ``mpe/simple_spread_v3``.
+        seed: of the first reset.
+        turns: whether agents act in turns, by PettingZoo's AEC interface; None where they cannot act together.
+        **kwargs: of the environment, such as ``max_cycles=25``.
+
+    Raises:
+        UnknownNameError: there is no such environment.
+        MissingExtraError: it needs a package that is not installed.
+        ConfigError: it takes no such argument, or its agents can only act in turns.
+    """
+    makers = _find_mpe(name) if name.startswith("mpe/") else _find_registered(name)
+    if turns is False and "parallel" not in makers:
+        raise ConfigError(f"turns=False: agents of pettingzoo:{name} can only act in turns. Leave it out.")
+    maker = makers["aec"] if turns or "parallel" not in makers else makers["parallel"]
+    try:
+        return adapt(maker(**kwargs), seed)
+    except (ImportError, FailedToImport) as error:
+        lacks = getattr(error.__cause__, "name", None) or getattr(error, "name", None) or "a package"
+        raise MissingExtraError(
+            f"pettingzoo:{name} needs {lacks!r}, which is not installed. Install it with: pip install "
+            f"'pettingzoo[{name.partition('/')[0]}]'"
+        ) from error
+    except TypeError as error:
+        if "unexpected keyword argument" not in str(error):
+            raise
+        raise ConfigError(f"pettingzoo:{name}: {error}. Leave it out, or correct its name.") from error
+
+
+def _find_registered(name: str) -> dict[str, Callable[..., Any]]:
+    """Returns what makes an environment of PettingZoo's registry, by its kinds, "aec" and "parallel"."""
+    own_id = re.sub(r"_v(?=\d+$)", "-v", name)
+    registries = {"aec": pettingzoo.aec_registry, "parallel": pettingzoo.parallel_registry}
+    found = {
+        kind: functools.partial(pettingzoo.make, kind, own_id) for kind in registries if own_id in registries[kind]
+    }
+    if not found:
+        near = difflib.get_close_matches(own_id, pettingzoo.aec_registry, n=5)
+        raise unknown_name("PettingZoo environment", name, near, "Expected FAMILY/NAME, such as classic/tictactoe_v3.")
+    return found
+
+
+def _find_mpe(name: str) -> dict[str, Callable[..., Any]]:
+    """Returns what makes an environment of mpe2, by its kinds."""
+    try:
+        import mpe2
+    except ImportError as error:
+        raise missing_extra("mpe2", "pettingzoo") from error
+    known = [found.name for found in pkgutil.iter_modules(mpe2.__path__) if "_v" in found.name]
+    if (rest := name.removeprefix("mpe/").replace("-v", "_v")) not in known:
+        raise unknown_name("PettingZoo environment", name, [f"mpe/{each}" for each in known])
+    module = importlib.import_module(f"mpe2.{rest}")
+    return {"aec": module.env, "parallel": module.parallel_env}
+
+
+def is_pettingzoo(environment: object) -> bool:
+    """Returns whether this is an environment of PettingZoo's kinds."""
+    return isinstance(environment, pettingzoo.AECEnv | pettingzoo.ParallelEnv)
+
+
+def adapt(environment: Any, seed: int = 0) -> PettingZooEnvironment:
+    """Returns the adapter of an environment of PettingZoo's kinds.
+
+    Raises:
+        SpecError: it is none.
+    """
+    if isinstance(environment, pettingzoo.ParallelEnv):
+        return ParallelEnvironment(environment, seed)
+    if isinstance(environment, pettingzoo.AECEnv):
+        return TurnsEnvironment(environment, seed)
+    raise SpecError(f"Expected a pettingzoo ParallelEnv or AECEnv, found {type(environment).__name__}.")
+
+
+class _Agent(NamedTuple):
+    """Holds what is needed to pass on one agent's values: its own id, and functions for observations and actions."""
+
+    own_id: Any
+    spec: EnvironmentSpec
+    read: Callable[[Any], Nest]
+    write: Callable[[Nest], Any]
+
+
+class PettingZooEnvironment(MultiAgentEnvironment):
+    """Gives an environment of PettingZoo agentkit's interface; see `core.MultiAgentEnvironment`.
+
+    ``terminated`` becomes LAST with discount 0, ``truncated`` alone LAST with discount 1. Where ``infos`` have an
+    ``action_mask`` at a reset and observations have none, observations become ``{"observation": ...,
+    "action_mask": int8 [A]}``. Ids that are no text become text.
+
+    Args:
+        environment: a ``pettingzoo.ParallelEnv`` or ``AECEnv``, with ``possible_agents``.
+        seed: seeds the first reset.
+
+    Raises:
+        SpecError: it has no ``possible_agents``, or a space without a spec.
+    """
+
+    def __init__(self, environment: Any, seed: int = 0):
+        own_ids = getattr(environment, "possible_agents", None)
+        if not own_ids:
+            raise SpecError(
+                f"{environment}: expected possible_agents, the ids of all agents that may come, found none. Set "
+                "self.possible_agents in __init__."
+            )
+        self._environment = environment
+        self.reseed(seed)
+        infos = self._reset()
+        self._has_info_masks = any(ACTION_MASK in (info or {}) for info in infos.values())
+        self._agents = {str(own_id): self._describe(own_id) for own_id in own_ids}
+        self._ids = {agent.own_id: agent_id for agent_id, agent in self._agents.items()}
+        self._to_act: tuple[AgentId, ...] = ()
+        self._in_play: set[AgentId] = set()
+        self._between = {agent_id: BetweenTurns() for agent_id in self._agents}
+        space = getattr(environment, "state_space", None)
+        self._state_spec = None if space is None else space_to_spec(space, "state")
+        self._read_state = None if space is None else make_reader(self._state_spec, "state")
+        self.reseed(seed)
+
+    @abc.abstractmethod
+    def _reset(self) -> Mapping[Any, Any]:
+        """Starts an episode of PettingZoo's; returns the infos by agent."""
+
+    def _describe(self, own_id: Any) -> _Agent:
+        observed, chosen = self._environment.observation_space(own_id), self._environment.action_space(own_id)
+        try:
+            seen, actions = space_to_spec(observed, "observation"), space_to_spec(chosen, "action")
+        except SpecError as error:
+            raise SpecError(f"{self._environment}, agent {own_id!r}: {error}") from error
+        spec = one_reward_spec(seen, actions)
+        if self._masks_by_info(spec):
+            mask = specs.BoundedArray((actions.num_values,), np.int8, 0, 1, ACTION_MASK)
+            spec = spec._replace(observations={"observation": seen, ACTION_MASK: mask})
+        return _Agent(own_id, spec, make_reader(seen), make_writer(chosen))
+
+    def _masks_by_info(self, spec: EnvironmentSpec) -> bool:
+        """Returns whether an agent's mask is to be moved from the infos into its observation."""
+        has_own = isinstance(spec.observations, dict) and ACTION_MASK in spec.observations
+        return self._has_info_masks and not has_own and isinstance(spec.actions, specs.DiscreteArray)
+
+    def _read(self, agent_id: AgentId, observation: Any, info: Any, *, acts: bool) -> Nest:
+        """Returns an agent's observation as its spec says, with its mask; None where an agent ended without one."""
+        agent = self._agents[agent_id]
+        if observation is None and not acts:
+            return None
+        try:
+            seen = agent.read(observation)
+            if not (self._has_info_masks and ACTION_MASK in agent.spec.observations) or ACTION_MASK in seen:
+                return seen
+            spec, found = agent.spec.observations[ACTION_MASK], (info or {}).get(ACTION_MASK)
+            if found is None and not acts:
+                found = np.ones(spec.shape, np.int8)
+            return {"observation": seen, ACTION_MASK: specs.fit_array(found, spec, f"infos/{ACTION_MASK}")}
+        except SpecError as error:
+            raise SpecError(f"{self._environment}, agent {agent_id!r}: {error}") from error
+
+    def _make_last(
+        self, agent_id: AgentId, reward: Any, terminated: Any, observation: Any, info: Any
+    ) -> dm_env.TimeStep:
+        """Returns the time step of an agent that has ended."""
+        self._in_play.discard(agent_id)
+        self._between[agent_id].add(float(reward), 0.0 if terminated else 1.0)
+        seen = self._read(agent_id, observation, info, acts=False)
+        return dm_env.TimeStep(_LAST, *self._between[agent_id].take(), seen)
+
+    def _make_turn(self, agent_id: AgentId, reward: Any, observation: Any, info: Any) -> dm_env.TimeStep:
+        """Returns the time step of an agent that is to act."""
+        self._between[agent_id].add(float(reward))
+        seen = self._read(agent_id, observation, info, acts=True)
+        if agent_id in self._in_play:
+            return dm_env.TimeStep(_MID, *self._between[agent_id].take(), seen)
+        self._in_play.add(agent_id)
+        return dm_env.TimeStep(_FIRST, None, None, seen)
+
+    def _begin(self) -> None:
+        """Forgets the episode before."""
+        self._in_play.clear()
+        self._between = {agent_id: BetweenTurns() for agent_id in self._agents}
+
+    def _known(self, own_id: Any) -> AgentId:
+        """Returns the id of one of PettingZoo's."""
+        try:
+            return self._ids[own_id]
+        except KeyError:
+            raise SpecError(
+                f"{self._environment}: agent {own_id!r} is none of its possible_agents, {list(self._ids)}. Name all "
+                "that may come there."
+            ) from None
+
+    def reseed(self, seed: int) -> None:
+        """Makes the next reset begin an episode that depends on `seed` alone."""
+        self._seed: int | None = seed
+
+    def agent_specs(self) -> Mapping[AgentId, EnvironmentSpec]:
+        """Returns the specs of the ``possible_agents``."""
+        return {agent_id: agent.spec for agent_id, agent in self._agents.items()}
+
+    @property
+    def pettingzoo_environment(self) -> Any:
+        """Returns the environment inside."""
+        return self._environment
+
+    def state_spec(self) -> Nest | None:
+        """Returns the spec of the environment's ``state_space``; None where it has none."""
+        return self._state_spec
+
+    def state(self) -> Nest:
+        """Returns the environment's ``state()``."""
+        return super().state() if self._read_state is None else self._read_state(self._environment.state())
+
+    def render(self) -> Any:
+        """Returns what the environment draws, an image where it was made with ``render_mode="rgb_array"``."""
+        return self._environment.render()
+
+    def close(self) -> None:
+        """Closes the environment inside."""
+        self._environment.close()
+
+
+@final
+class ParallelEnvironment(PettingZooEnvironment):
+    """Gives a ``pettingzoo.ParallelEnv`` agentkit's interface: all agents that are there act together."""
+
+    def _reset(self) -> Mapping[Any, Any]:
+        self._observations, infos = self._environment.reset(seed=self._seed)
+        self._seed = None
+        return dict(infos)
+
+    def reset(self) -> dict[AgentId, dm_env.TimeStep]:
+        """Starts an episode."""
+        self._gone: set[AgentId] = set()
+        infos = self._reset()
+        self._begin()
+        return self._give(self._observations, {}, {}, {}, infos)
+
+    def step(self, actions: Mapping[AgentId, Nest]) -> dict[AgentId, dm_env.TimeStep]:
+        """Takes the actions of all agents that are there."""
+        check_who_acts(actions, self._to_act)
+        own = {self._agents[agent_id].own_id: self._agents[agent_id].write(actions[agent_id]) for agent_id in actions}
+        return self._give(*self._environment.step(own))
+
+    def _give(
+        self,
+        observations: Mapping[Any, Any],
+        rewards: Mapping[Any, Any],
+        terminations: Mapping[Any, Any],
+        truncations: Mapping[Any, Any],
+        infos: Mapping[Any, Any],
+    ) -> dict[AgentId, dm_env.TimeStep]:
+        given, live = {}, {self._known(own_id) for own_id in self._environment.agents}
+        for agent_id, (own_id, *_) in self._agents.items():
+            seen, reward, info = observations.get(own_id), rewards.get(own_id, 0.0), infos.get(own_id)
+            terminated, truncated = terminations.get(own_id, False), truncations.get(own_id, False)
+            if terminated or truncated:
+                if agent_id not in self._gone:  # Some go on to tell that an agent has ended.
+                    given[agent_id] = self._make_last(agent_id, reward, terminated, seen, info)
+                self._gone.add(agent_id)
+            elif agent_id in live:
+                self._gone.discard(agent_id)
+                given[agent_id] = self._make_turn(agent_id, reward, seen, info)
+            elif agent_id in self._in_play:
+                raise SpecError(
+                    f"{self._environment}: agent {own_id!r} has left `agents` without a termination or a truncation. "
+                    "Give it one of them, with its last observation and reward, at the step at which it leaves."
+                )
+        self._to_act = tuple(agent_id for agent_id, timestep in given.items() if not timestep.last())
+        return given
+
+
+@final
+class TurnsEnvironment(PettingZooEnvironment):
+    """Gives a ``pettingzoo.AECEnv`` agentkit's interface: one agent acts at a time.
+
+    Those that have ended are heard of at once, when the environment selects them, and not as steps of their own. An
+    agent's reward is what the environment has summed for it since its last turn.
+    """
+
+    def _reset(self) -> Mapping[Any, Any]:
+        self._environment.reset(seed=self._seed)
+        self._seed = None
+        return dict(self._environment.infos)
+
+    def reset(self) -> dict[AgentId, dm_env.TimeStep]:
+        """Starts an episode."""
+        self._reset()
+        self._begin()
+        return self._give()
+
+    def step(self, actions: Mapping[AgentId, Nest]) -> dict[AgentId, dm_env.TimeStep]:
+        """Takes the action of the agent whose turn it is."""
+        check_who_acts(actions, self._to_act)
+        (agent_id,) = self._to_act
+        self._environment.step(self._agents[agent_id].write(actions[agent_id]))
+        return self._give()
+
+    def _give(self) -> dict[AgentId, dm_env.TimeStep]:
+        given: dict[AgentId, dm_env.TimeStep] = {}
+        self._to_act = ()
+        while self._environment.agents:
+            agent_id = self._known(self._environment.agent_selection)
+            observation, reward, terminated, truncated, info = self._environment.last()
+            if not (terminated or truncated):
+                self._to_act = (agent_id,)
+                given[agent_id] = self._make_turn(agent_id, reward, observation, info)
+                break
+            given[agent_id] = self._make_last(agent_id, reward, terminated, observation, info)
+            self._environment.step(None)
+        if not self._to_act and self._in_play:
+            raise SpecError(
+                f"{self._environment}: the episode ended without a turn for {', '.join(sorted(self._in_play))} to hear "
+                "of its end. An agent that has ended stays in `agents` until it has been stepped with None."
+            )
+        return given

@@ -1,0 +1,286 @@
+"""PettingZoo's environments behind agentkit's interface: together, in turns, masks, ends, and PettingZoo's tests."""
+
+import copy
+import warnings
+from typing import ClassVar
+
+import gymnasium
+import numpy as np
+import pytest
+
+pettingzoo = pytest.importorskip("pettingzoo")
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # It imports its own environments in the way that it warns of.
+    from pettingzoo.test import api_test, parallel_api_test
+
+from agentkit import envs  # noqa: E402
+from agentkit.envs.multi_agent.resumable import ResumableMultiAgentEnvironment  # noqa: E402
+from agentkit.envs.pettingzoo import ParallelEnvironment, TurnsEnvironment, make  # noqa: E402
+from agentkit.errors import ConfigError, MissingExtraError, SpecError, UnknownNameError  # noqa: E402
+from agentkit.specs import ACTION_MASK  # noqa: E402
+from agentkit.testing.multi_agent import MultiAgentEnvironmentContract, rollout  # noqa: E402
+
+
+class OfPettingZoo(MultiAgentEnvironmentContract):
+    name: str
+    settings: ClassVar[dict] = {}
+
+    def make_environment(self):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Of Box2D, while it is imported: as an error one crashes Python.
+            try:
+                return envs.make_multi_agent(f"pettingzoo:{self.name}", seed=3, **self.settings)
+            except MissingExtraError as error:
+                pytest.skip(str(error))
+
+
+class TestTicTacToe(OfPettingZoo):
+    name = "classic/tictactoe_v3"
+
+
+class TestRockPaperScissors(OfPettingZoo):
+    name, num_steps = "classic/rps_v2", 60
+    settings = {"max_cycles": 15}  # noqa: RUF012
+
+
+class TestSpread(OfPettingZoo):
+    name = "mpe/simple_spread_v3"
+    settings = {"continuous_actions": True}  # noqa: RUF012
+
+
+@pytest.mark.full
+class TestConnectFour(OfPettingZoo):
+    name = "classic/connect_four_v3"
+
+
+@pytest.mark.full
+class TestSpreadInTurns(OfPettingZoo):
+    name, num_steps = "mpe/simple_spread_v3", 250
+    settings = {"turns": True}  # noqa: RUF012
+
+
+@pytest.mark.full
+class TestSpeakerListener(OfPettingZoo):
+    name = "mpe/simple_speaker_listener_v4"
+
+
+@pytest.mark.full
+class TestPursuit(OfPettingZoo):
+    name, num_steps = "sisl/pursuit_v5", 60
+    settings = {"max_cycles": 20}  # noqa: RUF012
+
+
+@pytest.mark.full
+class TestMultiwalker(OfPettingZoo):
+    name, can_resume = "sisl/multiwalker_v9", True
+    settings = {"max_cycles": 60}  # noqa: RUF012
+
+
+SPACE, CHOICE = gymnasium.spaces.Box(0, 100, (), np.float32), gymnasium.spaces.Discrete(3)
+
+
+class Parallel(pettingzoo.ParallelEnv):
+    """Gives what a list says: (live agents, observations, rewards, terminated, truncated, infos)."""
+
+    metadata = {"name": "scripted"}  # noqa: RUF012
+    possible_agents = ("a", "b", 3)
+
+    def __init__(self, first, *steps):
+        self._first, self._steps = first, steps
+
+    def reset(self, seed=None, options=None):
+        self.agents, observations, infos = self._first
+        self._left = list(self._steps)
+        return {i: np.float32(x) for i, x in observations.items()}, infos
+
+    def step(self, actions):
+        assert set(actions) == set(self.agents)
+        self.agents, observations, *others = self._left.pop(0)
+        return ({i: None if x is None else np.float32(x) for i, x in observations.items()}, *others)
+
+    def observation_space(self, agent):
+        return SPACE
+
+    def action_space(self, agent):
+        return CHOICE
+
+
+def given(environment):
+    """The time steps as plain numbers: (step type, reward, discount, observation) by id."""
+
+    def plain(x):
+        return None if x is None else x if isinstance(x, dict) else float(x)
+
+    *_, newest = rollout(environment, 1)
+    found = [newest]
+    while not all(t.last() for t in newest.values()):
+        newest = environment.step({i: np.int32(0) for i, t in newest.items() if not t.last()})
+        found.append(newest)
+    return [{i: tuple(plain(x) for x in t) for i, t in each.items()} for each in found]
+
+
+def test_agents_that_leave_join_and_end_at_once_in_parallel():
+    environment = ParallelEnvironment(
+        Parallel(
+            (["a"], {"a": 1}, {}),
+            # "b" joins with a reward, 3 joins and ends at once; "a" is cut off.
+            (["b"], {"a": 2, "b": 3, 3: 4}, {"a": 1.5, "b": 0.5, 3: 9}, {3: True}, {"a": True}, {}),
+            # Some environments tell for ever that "a" has ended.
+            (["b"], {"b": 5}, {"b": 2.0, "a": 0}, {"b": False}, {"a": True}, {}),
+            ([], {}, {"b": 1.0}, {"b": True}, {"b": True}, {}),
+        )
+    )
+    assert given(environment) == [
+        {"a": (0, None, None, 1)},
+        {"a": (2, 1.5, 1, 2), "b": (0, None, None, 3), "3": (2, 9, 0, 4)},
+        {"b": (1, 2.5, 1, 5)},
+        {"b": (2, 1, 0, None)},
+    ]
+
+
+def test_an_agent_that_vanishes_is_refused():
+    environment = ParallelEnvironment(
+        Parallel((["a", "b"], {"a": 1, "b": 1}, {}), (["a"], {"a": 1}, {"a": 0}, {}, {}, {}))
+    )
+    with pytest.raises(SpecError, match="agent 'b' has left `agents` without a termination or a truncation"):
+        given(environment)
+
+
+def test_masks_in_infos_become_part_of_the_observation():
+    masks = [{"a": {ACTION_MASK: np.array(m, np.int8)}} for m in ([1, 0, 1], [1, 1, 0])]
+    environment = ParallelEnvironment(
+        Parallel(
+            (["a"], {"a": 1}, masks[0]),
+            (["a"], {"a": 2}, {"a": 0}, {}, {}, masks[1]),
+            ([], {"a": 3}, {"a": 0}, {"a": True}, {}, {}),
+        )
+    )
+    found = [each["a"][3] for each in given(environment)]
+    assert [(o["observation"].item(), o[ACTION_MASK].tolist()) for o in found] == [
+        (1, [1, 0, 1]), (2, [1, 1, 0]), (3, [1, 1, 1])
+    ]  # fmt: skip
+    without = ParallelEnvironment(Parallel((["a"], {"a": 1}, masks[0]), (["a"], {"a": 2}, {"a": 0}, {}, {}, {})))
+    with pytest.raises(SpecError, match="agent 'a': infos/action_mask: expected int8"):
+        given(without)
+
+
+class Turns(pettingzoo.AECEnv):
+    """ "a" and "b" in turns; b gets 5 at once and 1 for each step, a 2 for each own one; after four steps b is cut off,
+    and "a" has terminated."""
+
+    metadata = {"name": "turns"}  # noqa: RUF012
+    possible_agents = ("a", "b")
+
+    def reset(self, seed=None, options=None):
+        self.agents, self._time, self.agent_selection = ["a", "b"], 0, "a"
+        self.rewards, self._cumulative_rewards = {"a": 0, "b": 5}, {"a": 0, "b": 5}
+        self.terminations, self.truncations = dict.fromkeys("ab", False), dict.fromkeys("ab", False)
+        self.infos = {"a": {}, "b": {}}
+
+    def step(self, action):
+        if self.terminations[self.agent_selection] or self.truncations[self.agent_selection]:
+            return self._was_dead_step(action)
+        self._cumulative_rewards[self.agent_selection] = 0
+        self._time += 1
+        self.rewards = {"a": 2 * (self.agent_selection == "a"), "b": 1}
+        self._accumulate_rewards()
+        self.agent_selection = "ba"["ab".index(self.agent_selection)]
+        if self._time == 4:
+            self.terminations["a"] = self.truncations["b"] = True
+
+    def observe(self, agent):
+        return np.float32(self._time)
+
+    def observation_space(self, agent):
+        return SPACE
+
+    def action_space(self, agent):
+        return CHOICE
+
+
+def test_agents_in_turns_get_what_fell_between_their_turns_and_both_ends_are_kept_apart():
+    assert given(TurnsEnvironment(Turns())) == [
+        {"a": (0, None, None, 0)},
+        {"b": (0, None, None, 1)},
+        {"a": (1, 2, 1, 2)},
+        {"b": (1, 5 + 1 + 2, 1, 3)},  # What it had before its first turn, too.
+        {"a": (2, 2, 0, 4), "b": (2, 1, 1, 4)},
+    ]
+
+
+def test_turns_that_end_without_a_word_are_refused():
+    class Silent(Turns):
+        def step(self, action):
+            super().step(action)
+            if self._time == 3:
+                self.agents = []
+
+    with pytest.raises(SpecError, match="ended without a turn for a, b to hear of its end"):
+        given(TurnsEnvironment(Silent()))
+
+
+def test_an_agent_that_possible_agents_does_not_have_is_refused():
+    environment = ParallelEnvironment(Parallel((["a"], {"a": 1}, {}), (["a", "c"], {"a": 1}, {"a": 0}, {}, {}, {})))
+    with pytest.raises(SpecError, match="agent 'c' is none of its possible_agents"):
+        given(environment)
+
+
+def test_what_is_handed_in_is_adapted_and_copied():
+    instance = Turns()
+    made = envs.make_multi_agent(instance)
+    assert isinstance(made, ResumableMultiAgentEnvironment)
+    assert isinstance(envs.make_multi_agent(Turns, raw=True), TurnsEnvironment)
+    assert made.pettingzoo_environment is not instance
+    assert given(copy.deepcopy(made)) == given(made)
+
+
+@pytest.mark.parametrize(
+    "name, settings, error, message",
+    [
+        ("classic/tictactoe_v2", {}, UnknownNameError, "Did you mean 'classic/tictactoe-v3'"),
+        ("clasic/tictactoe_v3", {}, UnknownNameError, "Expected FAMILY/NAME"),
+        ("classic/tictactoe_v3", {"turns": False}, ConfigError, "can only act in turns"),
+        ("classic/tictactoe_v3", {"size": 4}, ConfigError, "unexpected keyword argument 'size'"),
+    ],
+)
+def test_names_and_settings_that_are_none_are_refused(name, settings, error, message):
+    with pytest.raises(error, match=message):
+        make(name, **settings)
+
+
+def test_what_is_missing_is_named():
+    pettingzoo.register("aec", "classic/lacking-v0", entry_point="a_package_that_is_not_there:env")
+    try:
+        with pytest.raises(
+            MissingExtraError, match=r"'a_package_that_is_not_there', .* pip install 'pettingzoo\[classic\]'"
+        ):
+            make("classic/lacking_v0")
+    finally:
+        del pettingzoo.aec_registry["classic/lacking-v0"]
+
+
+def test_the_state_is_the_environments():
+    environment = envs.make_multi_agent("pettingzoo:mpe/simple_spread_v3")
+    environment.reset()
+    assert environment.state_spec().shape == (54,)
+    np.testing.assert_array_equal(environment.state(), environment.pettingzoo_environment.state())
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "name", ["classic/tictactoe_v3", pytest.param("classic/connect_four_v3", marks=pytest.mark.full)]
+)
+def test_pettingzoos_own_test_passes_after_agentkit_has_played(name):
+    environment = make(name)
+    for _ in rollout(environment, 30):
+        pass
+    api_test(environment.pettingzoo_environment, num_cycles=100)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_pettingzoos_own_parallel_test_passes_after_agentkit_has_played():
+    environment = make("mpe/simple_spread_v3")
+    for _ in rollout(environment, 30):
+        pass
+    parallel_api_test(environment.pettingzoo_environment, num_cycles=60)
