@@ -77,6 +77,7 @@ from agentkit.networks.recurrent import (
 )
 from agentkit.networks.residual import ResidualTorso, residual_torso
 from agentkit.networks.tanh_normal import TanhNormal, mode, sample, sample_and_log_prob
+from agentkit.networks.team import Team, of_each_agent, seen_by_all, team_of
 from agentkit.networks.torsos import (
     AtariTorso,
     GridTorso,
@@ -119,6 +120,7 @@ __all__ = [
     "RunningStatistics",
     "ShallowTorso",
     "TanhNormal",
+    "Team",
     "Torso",
     "action_mask",
     "action_outputs",
@@ -154,6 +156,7 @@ __all__ = [
     "nature_torso",
     "noisy_duelling_logits",
     "noisy_mlp",
+    "of_each_agent",
     "normalize",
     "normalize_nest",
     "orthogonal",
@@ -170,6 +173,7 @@ __all__ = [
     "sample",
     "sample_and_log_prob",
     "sample_to_action",
+    "seen_by_all",
     "separate_policy_value",
     "shallow_torso",
     "share_at_edge",
@@ -180,6 +184,7 @@ __all__ = [
     "stored_memory",
     "tanh_action",
     "tanh_normal_action",
+    "team_of",
     "to_unit_image",
     "torso",
     "torso_named",
