@@ -9,8 +9,8 @@ same, so VDN is a setting and not a second file.
 
 Differences from the paper:
   * Agents have no memory: two layers of 64 units in place of a layer, a GRU and a layer. Their last action is no input.
-  * Replay holds steps, 250,000, not 5,000 episodes. A batch has 512 steps, not 32 episodes, and there is an update for
-    every 50 steps in place of one for each episode. The target network is copied every 200 updates, not every 200 episodes.
+  * Replay holds 250,000 steps in place of 5,000 episodes, a batch 512 steps in place of 32 episodes, and there is an
+    update every 50 steps in place of one an episode. The target network is copied every 200 updates.
   * Adam instead of RMSProp (with its decay of 0.99), and gradients clipped to a global norm of 10, as in the authors'
     code. So is `double` (van Hasselt et al. 2016), which is off here, as in the paper.
   * Agents that are not alike have parameters of their own; those that are alike share them, and see who they are.
@@ -154,7 +154,7 @@ def mix_monotonically(state: Array, values: Array, size: int) -> jax.Array:
 
 
 def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> Policy:
-    """Explores epsilon-greedily, each agent for itself; epsilon falls or is on the ladder, in evaluation it is fixed."""
+    """Explores epsilon-greedily, each agent by itself: by a falling or fixed epsilon, or on the ladder."""
     if evaluation:
         chooser = fixed_epsilon_policy(networks.q_values, config.epsilon_evaluation)
     elif config.epsilon_ladder:

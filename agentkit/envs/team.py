@@ -25,10 +25,10 @@ class TeamEnvironment(dm_env.Environment):
             "state": the environment's state, where it has a `state_spec` (for mixers and critics, never for policies),
         }
 
-    An action is ``{id: action}``, the reward the sum of all agents' rewards. The team's episode ends with its last agent's.
-    An agent that terminates before the others is seen as zeros and not active from then on, its actions go nowhere,
-    and its last observation is that of its last step. Where some terminate and others are truncated at the team's last
-    step, the discount is 1, and those that terminated are not active: nothing is bootstrapped from them.
+    An action is ``{id: action}``, the reward the sum of the agents' rewards, and the episode ends with its last agent.
+    An agent that terminates before the others is not active from then on: its observations are zeros after that of its
+    last step, and its actions go nowhere. Where some terminate and others are truncated at the team's last step, the
+    discount is 1, and those that terminated are not active: nothing is bootstrapped from them.
 
     Args:
         environment: all of whose agents act at each step: ``reset() -> {id: TimeStep}``, ``step({id: action}) -> {id:
@@ -64,7 +64,8 @@ class TeamEnvironment(dm_env.Environment):
         self._check_ids(timesteps, self._ids, "at the first step")
         for agent, timestep in timesteps.items():
             if not timestep.first():
-                raise SpecError(f"A team begins together: expected FIRST of {agent!r} at a reset, found {timestep!r:.200}.")
+                found = timestep.step_type
+                raise SpecError(f"A team begins together: expected FIRST of {agent!r} at a reset, found {found!r}.")
         self._live = set(self._ids)
         return dm_env.restart(self._observe(timesteps, self._live))
 

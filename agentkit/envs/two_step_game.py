@@ -18,8 +18,8 @@ _PAYOFFS = np.array([[[7.0, 7.0], [7.0, 7.0]], [[0.0, 1.0], [1.0, 8.0]]])
 class TwoStepGame(Environment):
     """Plays a game in which the greater return needs trust in the other: a team, as `TeamEnvironment` makes one.
 
-    With its first action agent_1 chooses a matrix, and with their second actions both play it: in the first all pays
-    7, in the second [[0, 1], [1, 8]] pays by the actions of agent_1 (row) and agent_2 (column). The second step terminates.
+    With its first action agent_1 chooses a matrix, and with their second actions both play it: the first always pays 7,
+    the second [[0, 1], [1, 8]], by the actions of agent_1 (row) and agent_2 (column). The second step terminates.
     **Optimal return: 8**; who values actions as if the other's were random prefers 7. Random play's mean is 4.75.
 
     The game is that of Rashid et al. 2018 (QMIX, 1803.11485, section 5): a sum of the agents' values (VDN) cannot say

@@ -44,7 +44,7 @@ class Team(NamedTuple):
         return {agent: choices[i].astype(self.actions[i].dtype) for i, agent in enumerate(self.ids)}
 
     def active(self, observation: Nest) -> jax.Array:
-        """Returns 1 for each agent that acts on observations ``[B, ...]``, 0 for one that has terminated, ``[B, N]``."""
+        """Returns 1 for each agent that acts on observations ``[B, ...]``, else (it has terminated) 0, ``[B, N]``."""
         if "active" in observation:
             return jnp.asarray(observation["active"], jnp.float32)
         leading = jax.tree.leaves(observation)[0].shape[0]
