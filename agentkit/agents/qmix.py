@@ -171,11 +171,10 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
 
 def make_loss(networks: Networks, config: Config) -> Loss:
     """Builds half the squared TD errors of the team's value (eq. 6), on a batch of `Transition`s ``[B, ...]``."""
-    team = networks.team
 
     def total(params: Params, q: Array, choices: Array, observation: Nest) -> jax.Array:
         chosen = jnp.take_along_axis(q, choices[..., None], axis=-1)[..., 0]  # [B, N]
-        return networks.mix(params, chosen * team.active(observation), observation)
+        return networks.mix(params, chosen * nets.active_agents(observation), observation)
 
     def loss(params: Params, state: SgdState, batch: ReplaySample[Transition], key: jax.Array) -> LossOutput:
         del key
@@ -184,7 +183,7 @@ def make_loss(networks: Networks, config: Config) -> Loss:
         # What is best for each agent is best for the team (eq. 4), so the maximum of eq. 6 needs no search.
         best = jnp.argmax(networks.q_values(params, o_t) if config.double else q_target_t, axis=-1)
         target = r_t + discount_t * total(state.target_params, q_target_t, best, o_t)
-        errors = jax.lax.stop_gradient(target) - total(params, q_tm1, team.choices(a_tm1), o_tm1)  # [B]
+        errors = jax.lax.stop_gradient(target) - total(params, q_tm1, networks.team.choices(a_tm1), o_tm1)  # [B]
         metrics = {"q": nets.mean_legal(q_tm1), "q_total": jnp.mean(target)}
         return importance_weighted_loss(losses.huber(errors, None), metrics, batch, config, priorities=jnp.abs(errors))
 

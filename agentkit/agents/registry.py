@@ -53,6 +53,7 @@ _AGENTS = {
     "impala": About(ALL_ACTIONS, "on-policy", recurrent=True),
     "iql": _OFFLINE_CONTINUOUS,
     "iqn": _DISCRETE,
+    "mappo": About(("team",), "on-policy"),
     "mpo": _CONTINUOUS,
     "munchausen_dqn": _DISCRETE,
     "npg": _ON_POLICY,

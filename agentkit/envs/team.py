@@ -26,31 +26,31 @@ class TeamEnvironment(dm_env.Environment):
         }
 
     An action is ``{id: action}``, the reward the sum of the agents' rewards, and the episode ends with its last agent.
-    An agent that terminates before the others is not active from then on: its observations are zeros after that of its
-    last step, and its actions go nowhere. Where some terminate and others are truncated at the team's last step, the
-    discount is 1, and those that terminated are not active: nothing is bootstrapped from them.
+    An agent that terminates before the others is not active from then on: its observations are zeros (that of its last
+    step is its own, where it has one), and its actions go nowhere. Where some terminate and others are truncated at the
+    team's last step, the discount is 1, and those that terminated are not active: nothing is bootstrapped from them.
 
     Args:
-        environment: all of whose agents act at each step: ``reset() -> {id: TimeStep}``, ``step({id: action}) -> {id:
-            TimeStep}`` for those that have not ended, ``observation_spec()`` and ``action_spec()`` by id; where it has
-            a state, ``state_spec()`` and ``state()``.
+        environment: all of whose agents act at each step. It has ``agent_specs() -> {id: EnvironmentSpec}``,
+            ``reset() -> {id: TimeStep}``, ``step({id: action}) -> {id: TimeStep}`` of those that have not ended, and
+            ``state_spec()``, which is None where there is no ``state()``.
 
     Raises:
-        SpecError: its specs are of different agents, or of none. In an episode: agents that take turns, come late or
-            come back, are truncated while others go on, or have discounts that differ.
+        SpecError: it is of one agent. In an episode: agents take turns, come late or come back, are truncated while
+            others go on, or have discounts that differ.
     """
 
     def __init__(self, environment: Any):
-        self._environment = environment
-        self._observation_spec, self._action_spec = environment.observation_spec(), environment.action_spec()
-        named = [spec if isinstance(spec, dict) else {} for spec in (self._observation_spec, self._action_spec)]
-        if not named[0] or named[0].keys() != named[1].keys():
+        missing = [name for name in ("agent_specs", "state_spec") if not callable(getattr(environment, name, None))]
+        if missing:
             raise SpecError(
-                "A team needs an environment whose observation_spec() and action_spec() are dictionaries by agent id, "
-                f"of the same ids; found {[sorted(map(str, ids)) or 'none' for ids in named]}."
+                f"A team needs an environment of several agents, found {type(environment).__name__} without "
+                f"{' and '.join(missing)}. For one agent leave the team out."
             )
-        self._ids = sorted(named[0])
-        self._has_state = hasattr(environment, "state_spec") and environment.state_spec() is not None
+        self._environment = environment
+        self._specs = dict(sorted(environment.agent_specs().items()))
+        self._ids = list(self._specs)
+        self._has_state = environment.state_spec() is not None
         self._live: set[str] = set()
 
     def __getattr__(self, name: str) -> Any:
@@ -101,9 +101,10 @@ class TeamEnvironment(dm_env.Environment):
         return max(left, default=0.0)
 
     def _observe(self, timesteps: dict[str, dm_env.TimeStep], active: Iterable[str]) -> dict[str, Any]:
+        given = {agent: timestep.observation for agent, timestep in timesteps.items()}
         seen = {
-            agent: timesteps[agent].observation if agent in timesteps else specs.zeros(self._observation_spec[agent])
-            for agent in self._ids
+            agent: specs.zeros(spec.observations) if given.get(agent) is None else given[agent]
+            for agent, spec in self._specs.items()
         }
         observation = {"agents": seen, "active": np.isin(self._ids, list(active))}
         return {**observation, "state": self._environment.state()} if self._has_state else observation
@@ -118,12 +119,12 @@ class TeamEnvironment(dm_env.Environment):
     def observation_spec(self) -> dict[str, Any]:
         """Returns the spec of the nest that the class describes."""
         active = specs.Array((len(self._ids),), bool, "active")
-        spec = {"agents": self._observation_spec, "active": active}
+        spec = {"agents": {agent: spec.observations for agent, spec in self._specs.items()}, "active": active}
         return {**spec, "state": self._environment.state_spec()} if self._has_state else spec
 
     def action_spec(self) -> dict[str, Any]:
         """Returns the agents' specs by id."""
-        return dict(self._action_spec)
+        return {agent: spec.actions for agent, spec in self._specs.items()}
 
     def reward_spec(self) -> specs.Array:
         """Returns float32 ``[]``."""

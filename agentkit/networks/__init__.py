@@ -77,7 +77,7 @@ from agentkit.networks.recurrent import (
 )
 from agentkit.networks.residual import ResidualTorso, residual_torso
 from agentkit.networks.tanh_normal import TanhNormal, mode, sample, sample_and_log_prob
-from agentkit.networks.team import Team, of_each_agent, seen_by_all, team_of
+from agentkit.networks.team import Team, active_agents, of_each_agent, seen_by_all, team_of
 from agentkit.networks.torsos import (
     AtariTorso,
     GridTorso,
@@ -125,6 +125,7 @@ __all__ = [
     "action_mask",
     "action_outputs",
     "action_value",
+    "active_agents",
     "actor_critic_networks",
     "as_recurrent",
     "categorical_mean",

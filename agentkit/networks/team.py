@@ -43,13 +43,6 @@ class Team(NamedTuple):
         """Returns choices ``[N]`` as the environment's action, by id."""
         return {agent: choices[i].astype(self.actions[i].dtype) for i, agent in enumerate(self.ids)}
 
-    def active(self, observation: Nest) -> jax.Array:
-        """Returns 1 for each agent that acts on observations ``[B, ...]``, else (it has terminated) 0, ``[B, N]``."""
-        if "active" in observation:
-            return jnp.asarray(observation["active"], jnp.float32)
-        leading = jax.tree.leaves(observation)[0].shape[0]
-        return jnp.ones((leading, len(self.ids)))
-
 
 def team_of(environment_spec: specs.EnvironmentSpec, agent: str) -> Team:
     """Reads who is in a team off an environment's specs.
@@ -121,3 +114,10 @@ def seen_by_all(observation: Nest) -> Nest:
     """Returns what a mixer or a critic of the whole team sees: the state, or all observations where there is none."""
     hidden = "agents" if "state" in observation else "state"
     return {name: part for name, part in observation.items() if name != hidden}
+
+
+def active_agents(observation: Nest) -> jax.Array:
+    """Returns 1 for each agent that acts on observations ``[B, ...]``, 0 for each that has terminated, ``[B, N]``."""
+    if "active" in observation:
+        return jnp.asarray(observation["active"], jnp.float32)
+    return jnp.ones((jax.tree.leaves(observation)[0].shape[0], len(observation["agents"])))

@@ -56,14 +56,20 @@ class Hints:
         allowed = (np.arange(3) != self._forbidden).astype(np.int8)
         return {"observation": hint, "action_mask": allowed} if agent == "cy" else hint
 
-    def observation_spec(self) -> dict[str, Any]:
+    def agent_specs(self) -> dict[str, specs.EnvironmentSpec]:
         hint = specs.BoundedArray((2,), np.float32, 0, 1, "hint")
         mask = specs.BoundedArray((3,), np.int8, 0, 1, "action_mask")
         masked = {"observation": specs.BoundedArray((3,), np.float32, 0, 1, "hint"), "action_mask": mask}
-        return {"ann": hint, "ben": hint, "cy": masked}
+        scalar = specs.Array((), np.float32)
+        return {
+            agent: specs.EnvironmentSpec(
+                masked if agent == "cy" else hint, specs.DiscreteArray(count, np.int32, agent), scalar, scalar
+            )
+            for agent, count in _NUM_ACTIONS.items()
+        }
 
-    def action_spec(self) -> dict[str, specs.DiscreteArray]:
-        return {agent: specs.DiscreteArray(n, np.int32, agent) for agent, n in _NUM_ACTIONS.items()}
+    def state_spec(self) -> None:
+        return None
 
 
 def make_hints(seed: int, strict: bool = False) -> TeamEnvironment:

@@ -35,15 +35,17 @@ class Script:
 
     def _timesteps(self) -> Any:
         return {
-            agent: dm_env.TimeStep(STEP_TYPES[kind], reward, discount, np.float32([self._now + 1]))
+            agent: dm_env.TimeStep(STEP_TYPES[kind], reward, discount, self._observe(reward))
             for agent, (kind, reward, discount) in self._steps[self._now].items()
         }
 
-    def observation_spec(self) -> Any:
-        return {agent: specs.Array((1,), np.float32) for agent in self._steps[0]}
+    def _observe(self, reward: float | None) -> Any:
+        return None if reward == NO_OBSERVATION else np.float32([self._now + 1])
 
-    def action_spec(self) -> Any:
-        return {agent: specs.DiscreteArray(2) for agent in self._steps[0]}
+    def agent_specs(self) -> Any:
+        scalar = specs.Array((), np.float32)
+        spec = specs.EnvironmentSpec(specs.Array((1,), np.float32), specs.DiscreteArray(2), scalar, scalar)
+        return dict.fromkeys(self._steps[0], spec)
 
     def state_spec(self) -> Any:
         return specs.Array((2,), np.float32, "state") if self._state else None
@@ -52,6 +54,7 @@ class Script:
         return np.float32([self._now, -1])
 
 
+NO_OBSERVATION = 7.0  # A reward that comes with none.
 FIRST, MID = ("first", None, None), ("mid", 1.0, 1.0)
 START = {"b": FIRST, "a": FIRST}
 
@@ -88,6 +91,11 @@ def test_rewards_are_summed_and_an_agent_that_terminates_is_seen_as_zeros_and_ac
     assert [float(t.observation["agents"]["a"][0]) for t in timesteps] == [1, 2, 3, 0, 0]
     assert [float(t.observation["agents"]["b"][0]) for t in timesteps] == [1, 2, 3, 4, 5]
     assert script.actions == [{"a": 0, "b": 1}] * 2 + [{"b": 1}] * 2
+
+
+def test_an_agent_may_end_without_an_observation() -> None:
+    last = play(Script(START, {"a": ("last", NO_OBSERVATION, 0.0), "b": ("last", 1.0, 0.0)}))[-1]
+    assert last.reward == 8.0 and [float(x[0]) for x in last.observation["agents"].values()] == [0, 2]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +147,7 @@ def test_what_is_no_team_is_refused_at_its_first_step_that_shows_it(name: str) -
 
 
 def test_an_environment_of_one_agent_is_refused() -> None:
-    with pytest.raises(SpecError, match=r"dictionaries by agent id, of the same ids; found \['none', 'none'\]"):
+    with pytest.raises(SpecError, match=r"of several agents, found .* without agent_specs and state_spec"):
         TeamEnvironment(envs.make("agentkit:catch"))
 
 
