@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from agentkit import specs
 from agentkit.errors import SpecError
@@ -92,22 +93,23 @@ def of_each_agent(team: Team, observation: Nest, torso: Torso, head: Head) -> ja
     Returns:
         Outputs ``[B, N, K]``; where kinds have fewer, `specs.ILLEGAL_VALUE` fills up to the most.
     """
-    identities, found = jnp.eye(len(team.ids)), {}
+    identities, found = np.eye(len(team.ids), dtype=np.float32), {}
     for kind in team.kinds:
         each = [observation["agents"][team.ids[i]] for i in kind]
         own = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *each)  # [n B, ...]
         features = torso(own)
         batch = features.shape[0] // len(kind)
-        identity = jnp.repeat(identities[jnp.asarray(kind)], batch, axis=0)
-        features = jnp.concatenate([features, identity.astype(features.dtype)], axis=-1)
+        identity = np.repeat(identities[list(kind)], batch, axis=0)  # [n B, N]
+        features = jnp.concatenate([features, identity], axis=-1)
         outputs = head(features, own, team.actions[kind[0]].num_values)
         found.update(zip(kind, jnp.split(outputs, len(kind)), strict=True))
     most = max(outputs.shape[-1] for outputs in found.values())
-    padded = [
-        jnp.pad(found[i], [(0, 0), (0, most - found[i].shape[-1])], constant_values=ILLEGAL_VALUE)
-        for i in range(len(team.ids))
-    ]
-    return jnp.stack(padded, axis=1)
+
+    def fill(outputs: Array) -> Array:
+        more = np.full((len(outputs), most - outputs.shape[-1]), ILLEGAL_VALUE, np.float32)
+        return jnp.concatenate([outputs, more], axis=-1) if more.size else outputs
+
+    return jnp.stack([fill(found[i]) for i in range(len(team.ids))], axis=1)
 
 
 def seen_by_all(observation: Nest) -> Nest:

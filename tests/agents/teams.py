@@ -5,7 +5,7 @@ from typing import Any
 import dm_env
 import numpy as np
 
-from agentkit import specs
+from agentkit import envs, specs
 from agentkit.envs.team import TeamEnvironment
 
 LENGTH = 6
@@ -74,3 +74,6 @@ class Hints:
 
 def make_hints(seed: int, strict: bool = False) -> TeamEnvironment:
     return TeamEnvironment(Hints(seed, strict))
+
+
+envs.register("hints", lambda name, seed: make_hints(seed))
