@@ -20,8 +20,11 @@ LADDER_ALPHA = 7.0
 def explore(key: jax.Array, q: Array, epsilon: Array | float) -> Array:
     """Chooses an action, int32 ``[]``: uniform with probability `epsilon`, else the best by values `q` ``[A]``.
 
-    Those that networks have ruled out (`specs.ILLEGAL_VALUE`, or less) are never chosen.
+    Those that networks have ruled out (`specs.ILLEGAL_VALUE`, or less) are never chosen. Of values ``[N, A]`` N actions
+    are chosen, each as if alone.
     """
+    if q.ndim > 1:
+        return jax.vmap(explore, (0, 0, None))(jax.random.split(key, len(q)), q, epsilon)
     chance, uniform = jax.random.uniform(key, (2,))
     random_action = random_legal(uniform, q > ILLEGAL_VALUE / 2)
     return jnp.where(chance < epsilon, random_action, jnp.argmax(q).astype(jnp.int32))

@@ -21,7 +21,7 @@ class About(NamedTuple):
 
     Attributes:
         actions: the action spaces that it takes; others it refuses. "joint" are several at once: multi-discrete ones,
-            and tuples and dictionaries of all kinds.
+            and tuples and dictionaries of all kinds; "team" a discrete one of each agent of a team (`envs.team`).
         data: "off-policy", or "on-policy" for what learns from each step once; "offline" for what is made for data
             that stay as they are, and can go on off-policy.
         recurrent: whether its policy has a memory, or can be given one.
@@ -53,10 +53,12 @@ _AGENTS = {
     "impala": About(ALL_ACTIONS, "on-policy", recurrent=True),
     "iql": _OFFLINE_CONTINUOUS,
     "iqn": _DISCRETE,
+    "mappo": About(("team",), "on-policy"),
     "mpo": _CONTINUOUS,
     "munchausen_dqn": _DISCRETE,
     "npg": _ON_POLICY,
     "ppo": About(ALL_ACTIONS, "on-policy", recurrent=True),
+    "qmix": About(("team",), "off-policy"),
     "qr_dqn": _DISCRETE,
     "r2d2": About(("discrete",), "off-policy", recurrent=True),
     "rainbow": _DISCRETE,

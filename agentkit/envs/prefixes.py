@@ -23,6 +23,7 @@ _OWN = {
     "deep_sea": "deep_sea.DeepSea",
     "memory_chain": "memory_chain.MemoryChain",
     "point_mass": "point_mass.PointMass",
+    "two_step_game": "two_step_game.TwoStepGame",
 }
 SIMULATORS = {
     "atari": "Breakout",

@@ -77,6 +77,7 @@ from agentkit.networks.recurrent import (
 )
 from agentkit.networks.residual import ResidualTorso, residual_torso
 from agentkit.networks.tanh_normal import TanhNormal, mode, sample, sample_and_log_prob
+from agentkit.networks.team import Team, active_agents, of_each_agent, seen_by_all, team_of
 from agentkit.networks.torsos import (
     AtariTorso,
     GridTorso,
@@ -119,10 +120,12 @@ __all__ = [
     "RunningStatistics",
     "ShallowTorso",
     "TanhNormal",
+    "Team",
     "Torso",
     "action_mask",
     "action_outputs",
     "action_value",
+    "active_agents",
     "actor_critic_networks",
     "as_recurrent",
     "categorical_mean",
@@ -156,6 +159,7 @@ __all__ = [
     "noisy_mlp",
     "normalize",
     "normalize_nest",
+    "of_each_agent",
     "orthogonal",
     "orthogonal_mlp",
     "policy_extras_spec",
@@ -170,6 +174,7 @@ __all__ = [
     "sample",
     "sample_and_log_prob",
     "sample_to_action",
+    "seen_by_all",
     "separate_policy_value",
     "shallow_torso",
     "share_at_edge",
@@ -180,6 +185,7 @@ __all__ = [
     "stored_memory",
     "tanh_action",
     "tanh_normal_action",
+    "team_of",
     "to_unit_image",
     "torso",
     "torso_named",

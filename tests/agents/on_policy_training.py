@@ -1,13 +1,13 @@
 """Trainings of on-policy agents that a test can stop before each update."""
 
 import functools
+import importlib
 from typing import Any
 
 import jax
 import numpy as np
 
 from agentkit import envs, losses, specs
-from agentkit.agents import ppo
 from agentkit.agents.common.advantages import Minibatch, compute_advantages, estimate_advantages
 from agentkit.datasets import ReplayDataset
 from agentkit.experiment.policies.make_actor import make_actor, make_adder, make_loop
@@ -21,7 +21,7 @@ def rows_of(networks: Any, config: Any, state: Any, segments: Any) -> Minibatch:
     """All rows of a batch of segments, as an agent's update makes them."""
 
     def rows(variables: Any, returns: Any, segments: Any) -> Minibatch:
-        own = ppo.estimate_advantages if isinstance(config, ppo.Config) else estimate_advantages
+        own = getattr(importlib.import_module(type(config).__module__), "estimate_advantages", estimate_advantages)
         estimate = functools.partial(own, config=config)
         settings = {name: getattr(config, name) for name in ("discount", "normalize_values")}
         rows = compute_advantages(networks, variables, returns, segments, estimate, **settings).rows

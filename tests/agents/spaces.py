@@ -13,7 +13,19 @@ NUM_ACTIONS, EPISODE = 5, 8
 
 def environment_of(agent: str) -> str:
     """A small environment of agentkit's own with actions that a registered agent takes."""
-    return "agentkit:catch" if "discrete" in registry.about(agent).actions else "agentkit:point_mass"
+    kinds = {"discrete": "agentkit:catch", "continuous": "agentkit:point_mass", "team": "agentkit:two_step_game"}
+    return next(environment for kind, environment in kinds.items() if kind in registry.about(agent).actions)
+
+
+def spec_for(agent: str, observation: Any) -> specs.EnvironmentSpec:
+    """Specs with actions that a registered agent takes; of a team, whose agents all see `observation`."""
+    takes = registry.about(agent).actions
+    actions: Any = specs.DiscreteArray(3) if "discrete" in takes else specs.BoundedArray((2,), np.float32, -1, 1)
+    if "team" in takes:
+        ids = ("left", "right")
+        actions, observation = dict.fromkeys(ids, specs.DiscreteArray(3)), {"agents": dict.fromkeys(ids, observation)}
+    scalar = specs.Array((), np.float32)
+    return specs.EnvironmentSpec(observation, actions, scalar, specs.BoundedArray((), np.float32, 0, 1))
 
 
 class Rules(dm_env.Environment):

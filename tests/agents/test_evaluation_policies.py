@@ -42,7 +42,7 @@ def actions(name: str, evaluation: bool) -> np.ndarray:
     state = first_state(policy, KEYS[0], ActorIndex(num_steps=1_000_000))
     observation = specs.zeros(spec.observations)
     found = jax.jit(jax.vmap(lambda key: policy.act(params, key, observation, state)[0]))(KEYS)
-    return np.unique(np.asarray(found), axis=0)
+    return np.unique(np.concatenate([np.reshape(leaf, (len(KEYS), -1)) for leaf in jax.tree.leaves(found)], 1), axis=0)
 
 
 @pytest.mark.full
@@ -75,8 +75,8 @@ def test_an_action_alone_is_the_action_with_a_state_and_is_for_policies_without_
         with pytest.raises(ConfigError, match=r"keeps a state .* action, state = policy\(observation, state\)"):
             policy.select_action(observation)
         return
-    rows = np.stack([observation] * 3)
+    rows = jax.tree.map(lambda x: np.stack([x] * 3), observation)
     for seen in (observation, rows):
         action, state = policy(seen)
-        np.testing.assert_array_equal(policy.select_action(seen), action)
-        np.testing.assert_array_equal(policy(seen, state)[0], action)
+        jax.tree.map(np.testing.assert_array_equal, policy.select_action(seen), action)
+        jax.tree.map(np.testing.assert_array_equal, policy(seen, state)[0], action)

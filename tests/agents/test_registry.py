@@ -10,6 +10,7 @@ from agentkit.errors import AgentkitError, UnknownNameError
 SPACES = {
     "discrete": specs.DiscreteArray(3, dtype=np.int32, name="action"),
     "continuous": specs.BoundedArray((2,), np.float32, -1.0, 1.0, name="action"),
+    "team": {"a": specs.DiscreteArray(3, dtype=np.int32), "b": specs.DiscreteArray(2, dtype=np.int32)},
     "joint": {"turn": specs.DiscreteArray(3, dtype=np.int32), "push": specs.BoundedArray((2,), np.float32, -1.0, 1.0)},
 }
 
@@ -18,9 +19,11 @@ SPACES = {
 @pytest.mark.parametrize("name", registry.names())
 def test_an_agent_takes_the_action_spaces_that_are_named_and_no_other(name, space):
     scalar = specs.Array((), np.float32)
-    spec = specs.EnvironmentSpec(specs.Array((4,), np.float32), SPACES[space], scalar, scalar)
+    seen = specs.Array((4,), np.float32)
+    spec = specs.EnvironmentSpec({"agents": {"a": seen, "b": seen}}, SPACES[space], scalar, scalar)
     agent = registry.make(name)
-    if space in registry.about(name).actions:
+    takes = registry.about(name).actions
+    if space in takes or (space == "team" and "joint" in takes):  # Its actions are a dictionary, too.
         agent.make_networks(spec)
         return
     with pytest.raises(AgentkitError, match=r"(?is)(expected|takes|needs|wants).*found"):

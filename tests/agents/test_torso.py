@@ -11,6 +11,7 @@ from agentkit.agents import impala, registry
 from agentkit.errors import ConfigError, SpecError, UnknownNameError
 from agentkit.experiment import ExperimentConfig, run
 from agentkit.experiment.checks.agent_fits import check_fit
+from tests.agents.spaces import spec_for
 from tests.experiment.own_parts import make_wide_networks, own_torso
 
 KEY = jax.ShapeDtypeStruct((2,), np.uint32)
@@ -18,13 +19,8 @@ SIZES = (6, 11)
 
 
 def spec_of(name: str, size: int, rewards: Any = None) -> specs.EnvironmentSpec:
-    actions = specs.DiscreteArray(3) if "discrete" in registry.about(name).actions else None
-    return specs.EnvironmentSpec(
-        observations={"vector": specs.Array((size,), np.float32), "count": specs.Array((), np.int32)},
-        actions=actions or specs.BoundedArray((2,), np.float32, -1, 1),
-        rewards=rewards or specs.Array((), np.float32),
-        discounts=specs.BoundedArray((), np.float32, 0, 1),
-    )
+    spec = spec_for(name, {"vector": specs.Array((size,), np.float32), "count": specs.Array((), np.int32)})
+    return spec if rewards is None else spec._replace(rewards=rewards)
 
 
 def shapes(agent: Any, spec: specs.EnvironmentSpec) -> Any:

@@ -15,19 +15,13 @@ from agentkit.agents import dqn, ppo, registry, sac
 from agentkit.errors import SpecError
 from agentkit.experiment import ExperimentConfig, run
 from agentkit.experiment.checks.agent_fits import check_fit
+from tests.agents import spaces
 
 Change = Callable[[jax.Array], jax.Array]
 
 
 def spec_for(name: str) -> specs.EnvironmentSpec:
-    discrete = "discrete" in registry.about(name).actions
-    actions: Any = specs.DiscreteArray(3) if discrete else specs.BoundedArray((2,), np.float32, -1, 1)
-    return specs.EnvironmentSpec(
-        specs.Array((5,), np.float32),
-        actions,
-        specs.Array((), np.float32),
-        specs.BoundedArray((), np.float32, 0, 1),
-    )
+    return spaces.spec_for(name, specs.Array((5,), np.float32))
 
 
 def check(name: str, change: Callable[[Any], Any]) -> None:

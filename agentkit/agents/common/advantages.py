@@ -171,7 +171,9 @@ def make_rows(
     """
     mask, values = has_action(segments.start_of_episode), valued.values[:, :-1]  # [B, T]
     target = advantage + values
-    returns = nets.update_statistics(returns, merge_time(target), merge_time(mask))
+    # A team has a value for each of its agents, [B, T, N].
+    of_each = jnp.broadcast_to(jnp.expand_dims(mask, tuple(range(2, values.ndim))), values.shape)
+    returns = nets.update_statistics(returns, jnp.ravel(target), jnp.ravel(of_each))
     mean, std = mean_and_std(returns if normalize_values else ())
     rows = Minibatch(
         observation=jax.tree.map(lambda x: x[:, :-1], valued.observation),
@@ -185,7 +187,7 @@ def make_rows(
         rows = rows._replace(memory=valued.memory._replace(start_of_episode=valued.memory.start_of_episode[:, :-1]))
     else:
         rows = jax.tree.map(merge_time, rows)
-    return Advantages(rows, returns, losses.explained_variance(values, target, mask))
+    return Advantages(rows, returns, losses.explained_variance(values, target, of_each))
 
 
 def mean_and_std(returns: nets.RunningStatistics | tuple[()]) -> tuple[jax.Array | float, jax.Array | float]:

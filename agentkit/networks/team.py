@@ -1,0 +1,125 @@
+"""Networks of a team: agents that are alike share parameters, and each network sees whose observation it sees.
+
+`agentkit.envs.team` says what a team's observations and actions are: nests by agent id. Here agents are an axis
+``[B, N, ...]``, in the order of their sorted ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agentkit import specs
+from agentkit.errors import SpecError
+from agentkit.networks.torsos import Torso
+from agentkit.specs import ILLEGAL_VALUE
+from agentkit.types import Array, Nest
+
+Head = Callable[[Array, Nest, int], Array]
+"""``(features [M, F], the agents' own observations [M, ...], their number of actions) -> outputs [M, K]``."""
+
+
+class Team(NamedTuple):
+    """Describes the agents of a team, in the order of their sorted ids.
+
+    Attributes:
+        ids: N names.
+        actions: the spec of each one's choice.
+        kinds: positions of agents that are alike, in tuples: they observe and choose by equal specs.
+    """
+
+    ids: tuple[str, ...]
+    actions: tuple[specs.DiscreteArray, ...]
+    kinds: tuple[tuple[int, ...], ...]
+
+    def choices(self, actions: Mapping[str, Array]) -> jax.Array:
+        """Returns actions by id, ``[B]`` each, as int32 ``[B, N]``."""
+        return jnp.stack([jnp.asarray(actions[agent], jnp.int32) for agent in self.ids], axis=-1)
+
+    def to_action(self, choices: Array) -> dict[str, Array]:
+        """Returns choices ``[N]`` as the environment's action, by id."""
+        return {agent: choices[i].astype(self.actions[i].dtype) for i, agent in enumerate(self.ids)}
+
+
+def team_of(environment_spec: specs.EnvironmentSpec, agent: str) -> Team:
+    """Reads who is in a team off an environment's specs.
+
+    Args:
+        environment_spec: of the team.
+        agent: who needs it, for the error.
+
+    Raises:
+        SpecError: it is no team, or an agent of it has actions that are not one discrete choice.
+    """
+    observations, actions = environment_spec.observations, environment_spec.actions
+    seen = observations.get("agents") if isinstance(observations, Mapping) else None
+    if not isinstance(seen, Mapping) or not isinstance(actions, Mapping) or seen.keys() != actions.keys() or not seen:
+        raise SpecError(
+            f"{agent} needs a team: observations {{'agents': {{id: observation}}}} and one discrete action for each of "
+            f"the same ids; found observations {specs.in_words(observations)!s:.150} and actions "
+            f"{specs.in_words(actions)!s:.150}. agentkit.envs.team.TeamEnvironment makes a team of several agents; for "
+            "one agent take dqn or ppo."
+        )
+    ids = tuple(sorted(seen))
+    for name in ids:
+        if not isinstance(actions[name], specs.DiscreteArray):
+            raise SpecError(
+                f"{agent} needs one discrete action (a dm_env DiscreteArray) of each agent, found "
+                f"{specs.in_words(actions[name])!s:.150} of {name!r}."
+            )
+    kinds: list[tuple[int, ...]] = []
+    for i, name in enumerate(ids):
+        alike = [k for k in kinds if (seen[ids[k[0]]], actions[ids[k[0]]]) == (seen[name], actions[name])]
+        if alike:
+            kinds[kinds.index(alike[0])] += (i,)
+        else:
+            kinds.append((i,))
+    return Team(ids, tuple(actions[name] for name in ids), tuple(kinds))
+
+
+def of_each_agent(team: Team, observation: Nest, torso: Torso, head: Head) -> jax.Array:
+    """Applies a network to each agent's own observation and its identity; agents of one kind share its parameters.
+
+    Args:
+        team: whose observations they are.
+        observation: of the team, by `torsos.encode_inputs`, leaves ``[B, ...]``.
+        torso: from an agent's observations to features, to which an indicator of its identity ``[N]`` is added.
+        head: from features to outputs.
+
+    Returns:
+        Outputs ``[B, N, K]``; where kinds have fewer, `specs.ILLEGAL_VALUE` fills up to the most.
+    """
+    identities, found = np.eye(len(team.ids), dtype=np.float32), {}
+    for kind in team.kinds:
+        each = [observation["agents"][team.ids[i]] for i in kind]
+        own = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *each)  # [n B, ...]
+        features = torso(own)
+        batch = features.shape[0] // len(kind)
+        identity = np.repeat(identities[list(kind)], batch, axis=0)  # [n B, N]
+        features = jnp.concatenate([features, identity], axis=-1)
+        outputs = head(features, own, team.actions[kind[0]].num_values)
+        found.update(zip(kind, jnp.split(outputs, len(kind)), strict=True))
+    most = max(outputs.shape[-1] for outputs in found.values())
+
+    def fill(outputs: Array) -> Array:
+        more = np.full((len(outputs), most - outputs.shape[-1]), ILLEGAL_VALUE, np.float32)
+        return jnp.concatenate([outputs, more], axis=-1) if more.size else outputs
+
+    return jnp.stack([fill(found[i]) for i in range(len(team.ids))], axis=1)
+
+
+def seen_by_all(observation: Nest) -> Nest:
+    """Returns what a mixer or a critic of the whole team sees: the state, or all observations where there is none."""
+    hidden = "agents" if "state" in observation else "state"
+    return {name: part for name, part in observation.items() if name != hidden}
+
+
+def active_agents(observation: Nest) -> jax.Array:
+    """Returns 1 for each agent that acts on observations ``[B, ...]``, 0 for each that has terminated, ``[B, N]``."""
+    if "active" in observation:
+        return jnp.asarray(observation["active"], jnp.float32)
+    return jnp.ones((jax.tree.leaves(observation)[0].shape[0], len(observation["agents"])))
