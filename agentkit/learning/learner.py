@@ -171,20 +171,19 @@ class Learner:
         self._metrics = output.metrics
         self._log_if_time()
 
-    def take(self, state: Nest, metrics: Mapping[str, Any], tally: Any, num_updates: int) -> None:
+    def take(self, state: Nest, metrics: Mapping[str, Any], tally: Any) -> None:
         """Takes over what updates have made that were run elsewhere, as in a compiled loop, and publishes it.
 
         Args:
             state: the training state after them.
             metrics: of the newest one.
             tally: see `finite.start_tally`; `tally` before them.
-            num_updates: how many there were.
 
         Raises:
             NonFiniteError: it is time to look, and a metric or the state is not finite.
         """
         self._state, self._metrics, self._tally = state, dict(metrics), tally
-        self._version += num_updates
+        self._version = int(tally[0])
         self._publish(self._update.variables(state))
         self._log_if_time()
 

@@ -1,10 +1,6 @@
 """Training on the device: segments, values, chunks, counts, the run folder, and what is refused."""
 
-import csv
 import dataclasses
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -15,21 +11,27 @@ import pytest
 from agentkit import ExperimentConfig, checkpoint, losses, nests, run, specs
 from agentkit.agents import registry
 from agentkit.callbacks import Callback
-from agentkit.envs.jax.base import JaxEnvironment
 from agentkit.envs.jax.cartpole import CartPole
 from agentkit.envs.jax.memory_chain import MemoryChain
 from agentkit.envs.jax.point_mass import PointMass
-from agentkit.envs.jax.time_steps import first_step, next_step
 from agentkit.errors import ConfigError, NonFiniteError
 from agentkit.experiment import ResumeError, load
+from agentkit.experiment.on_device.acting import start
 from agentkit.experiment.on_device.loop import MOST_ROUNDS, DeviceLoop
-from agentkit.experiment.on_device.segments import collect, start
+from agentkit.experiment.on_device.segments import collect
 from agentkit.learning import Linear
-from agentkit.learning.finite import start_tally
 from agentkit.replay import InProcessReplay
 from agentkit.testing.learning import learns
 from agentkit.types import LAST, Step, has_action
 from agentkit.wrappers.reward_scale import RewardScale
+from tests.experiment.on_device_runs import (
+    Endless,
+    assert_equal,
+    begin,
+    kill_after_170_steps,
+    leaves_of,
+    rows_of,
+)
 
 SMALL = {"hidden_sizes": (4,), "segment_length": 5}
 ON_POLICY = ["a2c", "impala", "npg", "ppo", "reinforce", "trpo"]
@@ -41,15 +43,6 @@ def make_loop(environment, num_envs=4, name="a2c", **settings):
     update = agent.make_update(networks)
     loop = DeviceLoop(environment, agent.make_policy(networks), update, agent.experience, num_envs)
     return loop, jax.jit(update.init)
-
-
-def begin(loop, init):
-    """Arguments of the first chunk; each is donated, so that they are made anew."""
-    return init(jax.random.PRNGKey(0)), loop.start(jax.random.PRNGKey(1)), start_tally(0)
-
-
-def assert_equal(one, other):
-    jax.tree.map(lambda a, b: np.testing.assert_array_equal(np.asarray(a), np.asarray(b), strict=True), one, other)
 
 
 @pytest.mark.one_case
@@ -103,26 +96,6 @@ def test_segments_are_those_of_the_adder_bit_for_bit(environment, settings):
             assert_equal(*cut)
 
 
-@dataclasses.dataclass(frozen=True)
-class Endless(JaxEnvironment):
-    """Gives reward 1 a step for ever, cut off after 3 steps. Observations are 10, and `at_reset` at the start."""
-
-    at_reset: float = 10.0
-    reward: float = 1.0
-
-    def observation_spec(self):
-        return specs.Array((1,), np.float32)
-
-    def action_spec(self):
-        return specs.DiscreteArray(2, dtype=np.int32)
-
-    def reset(self, key):
-        return jnp.int32(0), first_step(jnp.full(1, self.at_reset))
-
-    def step(self, state, action, key):
-        return state + 1, next_step(jnp.full(1, 10.0), self.reward, truncated=state + 1 == 3)
-
-
 def test_values_at_truncation_do_not_look_at_the_reset():
     """Where the value of an observation is the observation: 1 + 0.9 * 10 = 10, the value of 1 a step for ever."""
     from agentkit.actors.policy import stateless_policy
@@ -154,8 +127,8 @@ def test_a_chunk_is_equal_to_two_of_half_its_length_and_memory_stays():
     loop, init = make_loop(MemoryChain(2))
     whole = loop.run(*begin(loop, init), target=10**9, num_rounds=10)
     first = loop.run(*begin(loop, init), target=10**9, num_rounds=5)
-    halves = loop.run(first.training, first.acting, first.tally, 10**9, 5)
-    assert_equal(whole[:4], halves[:4])
+    halves = loop.run(first.training, first.state, first.tally, 10**9, 5)
+    assert_equal(whole[:3], halves[:3])
     assert_equal(jax.tree.map(lambda x: x[5:10], whole.report), jax.tree.map(lambda x: x[:5], halves.report))
     assert int(whole.num_rounds) == 10 and whole.tally.tolist() == [10, -1, 0]
     shapes = [jax.tree.map(jnp.shape, chunk) for chunk in (whole, halves)]
@@ -163,7 +136,7 @@ def test_a_chunk_is_equal_to_two_of_half_its_length_and_memory_stays():
     del first
     chunk, sizes = whole, []
     for _ in range(4):
-        chunk = loop.run(chunk.training, chunk.acting, chunk.tally, 10**9, 20)
+        chunk = loop.run(chunk.training, chunk.state, chunk.tally, 10**9, 20)
         jax.block_until_ready(chunk)
         whole = halves = None
         sizes.append(sum(array.nbytes for array in jax.live_arrays()))
@@ -175,7 +148,7 @@ def test_a_chunk_ends_with_the_round_that_reaches_its_target():
     chunk = loop.run(*begin(loop, init), target=47, num_rounds=200)
     steps = np.asarray(chunk.report.num_steps)[: int(chunk.num_rounds)]
     # 5 rows of 4 environments a round; episodes end in rows 3, 7, 11 and 15, and a reset, each fourth row, is no step.
-    assert steps.tolist() == [16, 32, 48] and chunk.acting.num_steps == 48
+    assert steps.tolist() == [16, 32, 48] and chunk.state.acting.num_steps == 48
     assert np.asarray(chunk.report.num_episodes)[:4].tolist() == [4, 8, 16, 0]
     assert np.asarray(chunk.report.episodes.total_length)[:4].tolist() == [12, 12, 24, 0]
 
@@ -184,11 +157,6 @@ def plan(environment="jax:catch", name="a2c", num_steps=200, agent_settings=(), 
     agent = registry.make(name, SMALL | dict(agent_settings))
     defaults = {"num_envs": 4, "evaluation_period": 0, "on_device": True, "log_seconds": 0.0}
     return ExperimentConfig(agent, environment, num_steps, **(defaults | settings))
-
-
-def rows_of(folder, log):
-    with open(folder / "logs" / f"{log}.csv") as file:
-        return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
 
 
 @pytest.mark.full
@@ -212,14 +180,6 @@ def test_steps_updates_and_schedules_are_those_of_the_host(tmp_path, batch_size)
     assert steps == device[3] == 176 and updates == 12 * 4 // (batch_size or 4)
 
 
-def leaves_of(folder):
-    found = checkpoint.read_latest(folder / "checkpoints")
-    return found.step, {
-        "learner": {path: np.asarray(x).tobytes() for path, x in found.state["learner"]["state"].items()},
-        "acting": {path: np.asarray(x).tobytes() for path, x in found.state["acting"].items()},
-    }
-
-
 @pytest.mark.full
 def test_a_resumed_run_has_the_same_bits(tmp_path):
     shared = {"checkpoint_period": 90}
@@ -235,27 +195,9 @@ def test_a_resumed_run_has_the_same_bits(tmp_path):
         run(plan(num_steps=400, run_directory=tmp_path / "whole", on_device=False), resume=True)
 
 
-_KILLED = """
-import os, sys
-from agentkit.experiment.on_device.work import ActAndLearnOnDevice
-sys.path.insert(0, {here!r})
-from test_on_device import plan
-import agentkit, pathlib
-step = ActAndLearnOnDevice.step
-def deadly(self):
-    step(self)
-    if self.num_steps > 170:
-        os.kill(os.getpid(), 9)
-ActAndLearnOnDevice.step = deadly
-agentkit.run(plan(num_steps=300, checkpoint_period=90, run_directory=pathlib.Path({folder!r})))
-"""
-
-
 @pytest.mark.full
 def test_a_run_that_is_killed_between_chunks_resumes_with_the_same_bits(tmp_path):
-    code = _KILLED.format(here=str(Path(__file__).parent), folder=str(tmp_path / "killed"))
-    assert subprocess.run([sys.executable, "-c", code], env=dict(os.environ), timeout=280).returncode == -9
-    assert checkpoint.read_latest(tmp_path / "killed" / "checkpoints").step < 170
+    kill_after_170_steps(Path(__file__).stem, tmp_path / "killed")
     for name in ("killed", "whole"):
         run(plan(num_steps=300, checkpoint_period=90, run_directory=tmp_path / name), resume=name == "killed")
     assert leaves_of(tmp_path / "killed") == leaves_of(tmp_path / "whole")
@@ -341,11 +283,6 @@ def test_an_agents_own_actor_is_refused(tmp_path):
     own = dataclasses.replace(stock, agent=dataclasses.replace(stock.agent, make_actor=lambda parts: None))
     with pytest.raises(ConfigError, match=r"an agent's own make_actor: .* Give a policy and an update"):
         run(own)
-
-
-def test_agents_with_replay_are_refused():
-    with pytest.raises(ConfigError, match=r"keeps experience as Transitions\. So far agents that learn from segments"):
-        run(ExperimentConfig(registry.make("dqn"), "jax:catch", 100, on_device=True))
 
 
 @pytest.mark.full

@@ -8,13 +8,12 @@ from typing import Any
 import jax
 
 from agentkit import checkpoint
-from agentkit.agents.common.experience import Segments
 from agentkit.experiment.checks import short_runs
 from agentkit.experiment.checks.agent_fits import check_fit
 from agentkit.experiment.checks.step_watch import StepWatch, environment_name
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.evaluation.training_films import check_films, open_evaluations
-from agentkit.experiment.on_device.checks import find_environment
+from agentkit.experiment.on_device.checks import check_memory, find_environment, needed_experience
 from agentkit.experiment.on_device.loop import DeviceLoop
 from agentkit.experiment.on_device.work import ActAndLearnOnDevice
 from agentkit.experiment.policies.loading import Policies
@@ -51,16 +50,17 @@ def build(
     spec = make_environment_spec(environment)
     parts = check_fit(experiment, spec)
     check_films(experiment)
+    policy = parts.pure_policy
+    assert policy is not None, "check_settings has refused others"
+    experience = needed_experience(experiment, already=0 if found is None else found.step)
+    loop = DeviceLoop(environment, policy, parts.update, experience, experiment.num_envs or 1)
+    memory = check_memory(loop)
     initial = InitialState(experiment) if found is not None else find_initial_state(experiment, parts)
     experiment = initial.experiment
     lacking = begin(experiment)
     logs = RunLogs(experiment, stack, resume_step=(0 if found is None else found.step) if resume else None)
-    experience = experiment.agent.experience
-    policy = parts.pure_policy
-    assert isinstance(experience, Segments) and policy is not None, "check_settings has refused others"
-    loop = DeviceLoop(environment, policy, parts.update, experience, experiment.num_envs or 1)
     about = f"Device: {describe_devices(None)}, with the environments; the first chunk is compiled, for a while."
-    for message in filter(None, (about, lacking, initial.message, *short_runs.warnings_of(experiment))):
+    for message in filter(None, (about, memory, lacking, initial.message, *short_runs.warnings_of(experiment))):
         logs.message(message)
     learner_key, acting_key = jax.random.split(jax.random.PRNGKey(experiment.seed))
     store = VariableStore()
@@ -76,9 +76,10 @@ def build(
     work = ActAndLearnOnDevice(experiment, loop, learner, acting_key, logs)
     evaluator, films = open_evaluations(experiment, parts.networks, store, watch, hooks.evaluation_observers(), stack)
     policies = Policies(experiment, spec, parts.networks, store)
-    training = Training(experiment, work, learner, evaluator, logs, hooks, policies, films=films)
+    training = Training(experiment, work, learner, evaluator, logs, hooks, policies, work.contents, films=films)
     hooks.watch(lambda: work.num_steps, lambda: learner.num_updates_done, lambda: VariableClient(store).params)
     if found is not None:
+        work.restore_replay(found.path / "replay")
         training.restore(found)
     hooks.emit("on_start", None)
     return training

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import fractions
+import os
 from typing import Any
 
-from agentkit.agents.common.experience import Segments
+import jax
+
+from agentkit.agents.common.experience import ReplayConfig, Segments, Transitions
 from agentkit.callbacks.base import has
 from agentkit.envs import given
 from agentkit.envs.jax.base import JaxEnvironment
 from agentkit.errors import ConfigError
 from agentkit.experiment.config.experiment_config import ExperimentConfig
-from agentkit.experiment.on_device.loop import divide_each_other
+from agentkit.experiment.on_device.loop import DeviceLoop
+from agentkit.experiment.on_device.segments import divide_each_other
+from agentkit.experiment.on_device.transitions import MOST_PARTS, find_rate
 from agentkit.specs import make_environment_spec
 
 _MOST_STEPS = 2**31
@@ -21,9 +28,9 @@ _MOST_STEPS = 2**31
 _HOST_ONLY = (
     ("workers", "--workers", 0, "environments run in the compiled loop, and in no process"),
     ("ready", "--ready", None, "all environments step together"),
-    ("replay", "--replay", "in_process", "segments stay on the device"),
+    ("replay", "--replay", "in_process", "experience stays on the device"),
     ("devices", "--devices", None, "the loop runs on one device"),
-    ("data", "--data", None, "there is no replay to fill"),
+    ("data", "--data", None, "its replay has the run's own experience alone"),
     ("columns", "--column", (), "nothing of Python's is called at a step"),
     ("wrappers", "--wrapper", (), "they are Python, and the loop calls none; change the environment itself"),
 )
@@ -69,8 +76,9 @@ def find_environment(experiment: ExperimentConfig) -> JaxEnvironment:
         if found is None:
             raise _refused(
                 f"the environment {name}",
-                "it is not written in JAX. Take one of 'jax:cartpole', 'jax:catch', 'jax:memory_chain' and "
-                "'jax:point_mass', or a class of your own, derived from agentkit.envs.jax.base.JaxEnvironment",
+                "it is not written in JAX. Take 'jax:cartpole', 'jax:catch', 'jax:memory_chain' or 'jax:point_mass', "
+                "one of gymnax's ('gymnax:Breakout-MinAtar'), or a class of your own, derived from "
+                "agentkit.envs.jax.base.JaxEnvironment",
             )
         own, prepared = make_environment_spec(found), make_environment_spec(environment)
         if own != prepared:
@@ -83,25 +91,99 @@ def find_environment(experiment: ExperimentConfig) -> JaxEnvironment:
     return found
 
 
+def needed_experience(experiment: ExperimentConfig, already: int = 0) -> Segments | Transitions:
+    """Returns the agent's experience, with no more room for items than a run can fill.
+
+    Args:
+        experiment: see `check_settings`.
+        already: steps of the checkpoint that it goes on from.
+    """
+    experience: Any = experiment.agent.experience
+    if isinstance(experience, Segments):
+        return experience
+    config = experience.config
+    steps = max(experiment.num_steps, already) + (experiment.num_envs or 1)
+    most = _most_items(config, steps)
+    return dataclasses.replace(
+        experience, config=dataclasses.replace(config, replay_size=min(config.replay_size, most))
+    )
+
+
+def check_memory(loop: DeviceLoop) -> str | None:
+    """Returns a sentence on what the replay takes of the device's memory; None where there is no replay.
+
+    Raises:
+        ConfigError: there is less.
+    """
+    needed, num_items = loop.replay_nbytes()
+    if not num_items:
+        return None
+    stats = jax.local_devices()[0].memory_stats()
+    there = stats["bytes_limit"] if stats else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    about = f"{num_items:,} items of {needed // num_items:,} bytes, {needed / 1e9:,.2f} GB"
+    if needed > there:
+        raise ConfigError(
+            f"The replay on the device will hold {about}; the device has {there / 1e9:,.2f} GB of memory. Lower "
+            "replay_size, or store smaller observations."
+        )
+    return f"The replay on the device has room for {about} of {there / 1e9:,.2f}; a checkpoint has those that are in."
+
+
+def _most_items(config: ReplayConfig, num_steps: int) -> int:
+    """Returns how many transitions so many steps give at most: short episodes give twice as many as steps."""
+    return num_steps if config.n_step == 1 else 2 * num_steps
+
+
 def _check_experience(experiment: ExperimentConfig) -> None:
     for box in ("make_actor", "make_learner"):
         if getattr(experiment.agent, box) is not None:
             raise _refused(f"an agent's own {box}", "the loop calls nothing of Python's. Give a policy and an update")
-    experience = experiment.agent.experience
-    if not isinstance(experience, Segments):
+    experience: Any = experiment.agent.experience
+    if not isinstance(experience, Segments | Transitions):
         raise _refused(
             "the agent",
-            f"it keeps experience as {type(experience).__name__}. So far agents that learn from segments run there: "
-            "a2c, impala, npg, ppo, reinforce and trpo",
+            f"it keeps experience as {type(experience).__name__}. Agents that learn from segments or transitions run "
+            "there, such as ppo, dqn and sac",
         )
+    if experience.reach is not None:
+        raise _refused("views (--view)", "no rows from before an item's are kept there. Leave them out")
+    if isinstance(experience, Segments):
+        _check_segments(experience, experiment.num_envs or 1)
+    else:
+        _check_transitions(experience.config, experiment)
+
+
+def _check_segments(experience: Segments, num_envs: int) -> None:
     if experience.completes_episodes:
         raise _refused("batch_mode='complete_episodes'", "segments have one length. Take 'truncate_episodes'")
-    if experience.reach is not None:
-        raise _refused("views (--view)", "segments have no rows from before them. Leave them out")
-    num_envs, batch_size = experiment.num_envs or 1, experience.batch_plan.batch_size
+    batch_size = experience.batch_plan.batch_size
     if not divide_each_other(num_envs, batch_size):
         raise _refused(
             f"num_envs={num_envs} with batch_size={batch_size}", "one must be a multiple of the other. Change one"
+        )
+
+
+def _check_transitions(config: ReplayConfig, experiment: ExperimentConfig) -> None:
+    if config.prioritized:
+        raise _refused("prioritized=True", "items are drawn uniformly there. Leave it out")
+    num_envs, n = experiment.num_envs or 1, config.n_step
+    if config.replay_size < num_envs * (n + 1):
+        raise _refused(
+            f"replay_size={config.replay_size} with num_envs={num_envs}",
+            f"one step may write {num_envs * (n + 1)} items. Raise replay_size",
+        )
+    rate = find_rate(config)
+    if abs(rate / fractions.Fraction(config.updates_per_step) - 1) > 1e-9:
+        raise _refused(
+            f"updates_per_step={config.updates_per_step}",
+            "updates are counted in whole numbers. Take a fraction whose denominator is at most "
+            f"{MOST_PARTS:,}, such as {max(rate, fractions.Fraction(1, MOST_PARTS))}",
+        )
+    most = _most_items(config, experiment.num_steps)
+    if max(1, rate) * most >= _MOST_STEPS or rate.numerator * rate.denominator * config.updates_per_call >= _MOST_STEPS:
+        raise _refused(
+            f"num_steps={experiment.num_steps:,} with updates_per_step={config.updates_per_step:g}",
+            f"items and updates are counted below {_MOST_STEPS:,}. Take fewer",
         )
 
 

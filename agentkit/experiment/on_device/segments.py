@@ -6,72 +6,79 @@ row of a final observation has no action, and is there in every environment wher
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import math
+from collections.abc import Mapping
+from typing import final
 
-import dm_env
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from agentkit import specs
-from agentkit.actors.compiled import act_in_each
-from agentkit.actors.policy import Policy, first_state
+from agentkit.actors.policy import Policy
+from agentkit.agents.common.experience import Segments
 from agentkit.envs.jax.base import JaxEnvironment
-from agentkit.types import FIRST, LAST, Array, Nest, Params, ReplaySample, SampleInfo, Step
+from agentkit.experiment.on_device.acting import Acting, Episodes, all_finite, take_step
+from agentkit.experiment.on_device.rounds import Round
+from agentkit.learning import Update
+from agentkit.learning.compiled import counted_update
+from agentkit.learning.finite import add_to_tally
+from agentkit.types import FIRST, Array, Nest, Params, ReplaySample, SampleInfo, Step
 
 
-class Acting(NamedTuple):
-    """Holds all that acting in N environments keeps from one step to the next.
+@final
+class SegmentRounds:
+    """Fills segments of T rows in N environments with the newest policy, and then has the learner take them.
 
-    Attributes:
-        key: PRNG key ``uint32[2]``.
-        environment: states of the environments, leaves ``[N, ...]``.
-        timestep: the newest ones, leaves ``[N, ...]``.
-        policy: states of the policy, leaves ``[N, ...]``.
-        returns: of the unfinished episodes, float32 ``[N]``.
-        lengths: likewise, int32 ``[N]``.
-        num_steps: taken so far in all environments, int32 ``[]``.
-        num_episodes: ended so far, int32 ``[]``.
-    """
-
-    key: Array
-    environment: Nest
-    timestep: dm_env.TimeStep
-    policy: Nest
-    returns: Array
-    lengths: Array
-    num_steps: Array
-    num_episodes: Array
-
-
-class Episodes(NamedTuple):
-    """Holds sums over the episodes that have ended in some steps: as large for many as for few.
+    An update comes as soon as there is a batch of B, as on the host. Where B is a multiple of N, a round is as long as
+    it takes to fill one; where N is a multiple of B, N / B updates follow at its end.
 
     Attributes:
-        count: int32 ``[]``.
-        total_return: float32 ``[]``.
-        total_length: int32 ``[]``.
+        rows: of a round, in all environments; those that reset are no steps.
     """
 
-    count: Array
-    total_return: Array
-    total_length: Array
+    def __init__(
+        self, environment: JaxEnvironment, policy: Policy, update: Update, experience: Segments, num_envs: int
+    ):
+        """Computes nothing yet; `num_envs` and the batch size of `experience` must divide each other."""
+        self._environment, self._policy, self._update = environment, policy, update
+        self._length, self._batch_size = experience.segment_length, experience.batch_plan.batch_size
+        self._times = max(self._batch_size // num_envs, 1)  # Segments of each environment in a round.
+        self._num_updates = max(num_envs // self._batch_size, 1)
+        self.rows = self._times * num_envs * self._length
 
+    def first_store(self, acting: Acting, key: Array) -> Nest:
+        """Returns ``()``: a round keeps nothing for the next one."""
+        del acting, key
+        return ()
 
-def start(environment: JaxEnvironment, policy: Policy, num_envs: int, key: Array) -> Acting:
-    """Returns the state in which N environments and their policy begin; to be compiled.
+    def first_metrics(self, training: Nest, acting: Acting, store: Nest) -> Mapping[str, Array]:
+        """Returns metrics of an update, for their shapes."""
+        return self.run(training, acting, store, jnp.zeros(3, jnp.int32), {}, jnp.int32(0)).metrics
 
-    Args:
-        environment: each of them.
-        policy: of a single environment.
-        num_envs: N.
-        key: PRNG key ``uint32[2]``.
-    """
-    policy_key, key, reset_key = jax.random.split(key, 3)
-    state, timestep = jax.vmap(environment.reset)(jax.random.split(reset_key, num_envs))
-    nothing = jnp.zeros(num_envs, jnp.int32)
-    policy_state = first_state(policy, policy_key, num_envs=num_envs)
-    return Acting(key, state, timestep, policy_state, nothing.astype(jnp.float32), nothing, jnp.int32(0), jnp.int32(0))
+    def run(
+        self, training: Nest, acting: Acting, store: Nest, tally: Array, metrics: Mapping[str, Array], target: Array
+    ) -> Round:
+        """Runs a round; see `rounds.Rounds`."""
+        del metrics, target
+        params = self._update.variables(training)["policy"]
+
+        def fill(acting: Acting, _: None) -> tuple[Acting, tuple[Step, Episodes]]:
+            acting, segments, episodes = collect(self._environment, self._policy, params, acting, self._length)
+            return acting, (segments, episodes)
+
+        def learn(carry: tuple[Nest, Array], segments: Step) -> tuple[tuple[Nest, Array], Mapping[str, Array]]:
+            training, tally = carry
+            batch = as_sample(segments)._replace(num_updates=tally[0], num_steps=acting.num_steps)
+            training, output = counted_update(self._update, training, batch)
+            return (training, add_to_tally(tally, output.metrics, 1)), output.metrics
+
+        acting, (segments, episodes) = jax.lax.scan(fill, acting, None, length=self._times)
+        is_finite = all_finite((segments.observation, segments.reward)) | (tally[1] >= 0)
+        # [times, N, T + 1, ...] to [updates, B, T + 1, ...]: in the order in which a queue has them.
+        shape = (self._num_updates, self._batch_size)
+        batches = jax.tree.map(lambda x: x.reshape(shape + x.shape[2:]), segments)
+        (training, tally), metrics = jax.lax.scan(learn, (training, tally), batches)
+        sums = jax.tree.map(lambda x: jnp.sum(x, 0, dtype=x.dtype), episodes)
+        return Round(training, acting, store, tally, jax.tree.map(lambda x: x[-1], metrics), sums, is_finite)
 
 
 def collect(
@@ -89,40 +96,12 @@ def collect(
     Returns:
         The state after, the segments ``[N, T + 1, ...]``, and the sums over the ended episodes.
     """
-    action_spec = environment.action_spec()
 
-    def take_step(acting: Acting, _: None) -> tuple[Acting, tuple[Step, Episodes]]:
-        before = acting.timestep
-        key, act_key, step_key = jax.random.split(acting.key, 3)
-        action, policy_state, extras = act_in_each(
-            policy, params, act_key, before.observation, acting.policy, before.step_type
-        )
-        was_last = before.step_type == LAST  # [N]: these are reset, and their actions count for nothing.
-        state, timestep = _move(environment, acting.environment, _clip(action, action_spec), was_last, step_key)
-        moved = ~was_last
-        outcome = (action, timestep.reward, timestep.discount, extras)
-        action, reward, discount, extras = jax.tree.map(lambda leaf: _where(moved, leaf, jnp.zeros_like(leaf)), outcome)
-        row = Step(before.observation, action, reward, discount, before.step_type == FIRST, extras)
-        returns, lengths = acting.returns + reward, acting.lengths + moved
-        ended = timestep.step_type == LAST
-        episodes = Episodes(
-            jnp.sum(ended, dtype=jnp.int32),
-            jnp.sum(jnp.where(ended, returns, 0.0)),
-            jnp.sum(jnp.where(ended, lengths, 0), dtype=jnp.int32),
-        )
-        after = Acting(
-            key,
-            state,
-            timestep,
-            policy_state,
-            jnp.where(ended, 0.0, returns),
-            jnp.where(ended, 0, lengths),
-            acting.num_steps + jnp.sum(moved, dtype=jnp.int32),
-            acting.num_episodes + episodes.count,
-        )
-        return after, (row, episodes)
+    def step(acting: Acting, _: None) -> tuple[Acting, tuple[Step, Episodes]]:
+        acting, row, episodes = take_step(environment, policy, params, acting)
+        return acting, (row, episodes)
 
-    acting, (rows, episodes) = jax.lax.scan(take_step, acting, None, length=length)
+    acting, (rows, episodes) = jax.lax.scan(step, acting, None, length=length)
     rest = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), rows)
     bootstrap = rest._replace(
         observation=acting.timestep.observation, start_of_episode=acting.timestep.step_type == FIRST
@@ -139,34 +118,6 @@ def as_sample(segments: Step) -> ReplaySample[Step]:
     return ReplaySample(info, segments)
 
 
-def _move(
-    environment: JaxEnvironment, state: Nest, action: Nest, was_last: Array, key: Array
-) -> tuple[Nest, dm_env.TimeStep]:
-    """Steps each environment, or resets it where its episode has ended; only one of the two uses its key."""
-    keys = jax.random.split(key, was_last.shape[0])
-    stepped = jax.vmap(environment.step)(state, action, keys)
-
-    def reset() -> tuple[Any, dm_env.TimeStep]:
-        begun = jax.vmap(environment.reset)(keys)
-        found: tuple[Any, dm_env.TimeStep] = jax.tree.map(lambda new, old: _where(was_last, new, old), begun, stepped)
-        return found
-
-    # At most steps no episode has ended: a seventh of PPO's time on CartPole, with 64 environments.
-    moved: tuple[Any, dm_env.TimeStep] = jax.lax.cond(jnp.any(was_last), reset, lambda: stepped)
-    return moved
-
-
-def _where(condition: Array, one: Array, other: Array) -> Array:
-    """Returns ``[N, ...]`` chosen by ``[N]``."""
-    return jnp.where(condition.reshape(condition.shape + (1,) * (one.ndim - 1)), one, other)
-
-
-def _clip(action: Nest, spec: Nest) -> Nest:
-    """Clips bounded continuous actions, as the environments of every other mode do."""
-
-    def clip(leaf: specs.Array, value: Array) -> Array:
-        if not isinstance(leaf, specs.BoundedArray) or not np.issubdtype(leaf.dtype, np.floating):
-            return value
-        return jnp.clip(value, leaf.minimum, leaf.maximum)
-
-    return jax.tree.map(clip, spec, action)
+def divide_each_other(num_envs: int, batch_size: int) -> bool:
+    """Returns whether one of the two is a multiple of the other."""
+    return math.gcd(num_envs, batch_size) == min(num_envs, batch_size)

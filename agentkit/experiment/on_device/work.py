@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pathlib
 import time
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import jax
@@ -12,12 +14,15 @@ import numpy as np
 from agentkit.errors import CheckpointError, tell_not_finite
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.config.experiment_config import ExperimentConfig
-from agentkit.experiment.on_device.loop import MOST_ROUNDS, DeviceLoop, Report
+from agentkit.experiment.on_device.loop import MOST_ROUNDS, DeviceLoop, Report, State
+from agentkit.experiment.on_device.transitions import Store
 from agentkit.experiment.runs.logs import RunLogs
 from agentkit.experiment.training.training_loop import next_multiple
+from agentkit.files import open_new, read_npz
 from agentkit.learning import Learner
 from agentkit.types import TableInfo
 
+_FILE = "arrays.npz"
 CHUNK_SECONDS = 0.25
 """How long a chunk may take: so late may Ctrl-C and the progress line be."""
 
@@ -41,7 +46,7 @@ class ActAndLearnOnDevice:
             logs: of the run.
         """
         self._experiment, self._loop, self._learner, self._logs = experiment, loop, learner, logs
-        self._acting = loop.start(key)
+        self._state = loop.start(key)
         self._num_steps = self._num_episodes = 0
         self._num_rounds = 1
         self._has_compiled = False
@@ -65,15 +70,15 @@ class ActAndLearnOnDevice:
         """
         begun = time.monotonic()
         learner = self._learner
-        chunk = self._loop.run(learner.state, self._acting, learner.tally, self._target(), self._num_rounds)
+        chunk = self._loop.run(learner.state, self._state, learner.tally, self._target(), self._num_rounds)
         num_rounds = int(chunk.num_rounds)  # Waits for the device.
         seconds = time.monotonic() - begun
-        self._acting = chunk.acting
+        self._state = chunk.state
         report: Report = jax.tree.map(lambda x: np.asarray(x)[:num_rounds], chunk.report)
         self._num_steps, self._num_episodes = int(report.num_steps[-1]), int(report.num_episodes[-1])
         self._write_episodes(report)
-        self._look_at(report, first_bad=int(chunk.tally[1]))
-        learner.take(chunk.training, chunk.metrics, chunk.tally, num_rounds * self._loop.updates)
+        self._look_at(report)
+        learner.take(chunk.training, chunk.state.metrics, chunk.tally)
         if self._has_compiled:
             fits = int(CHUNK_SECONDS * num_rounds / max(seconds, 1e-9))
             self._num_rounds = min(max(fits, 1), 2 * self._num_rounds, MOST_ROUNDS)
@@ -97,13 +102,11 @@ class ActAndLearnOnDevice:
             }
             self._logs.write_episode(record)
 
-    def _look_at(self, report: Report, first_bad: int) -> None:
-        """Tells of what an environment gave, unless an earlier update was bad: then its actions are why."""
+    def _look_at(self, report: Report) -> None:
+        """Tells of what an environment gave that is not finite."""
         if report.is_finite.all() or not self._was_finite:
             return
         number = int(np.argmin(report.is_finite))
-        if 0 <= first_bad <= self._learner.num_updates_done + number * self._loop.updates:
-            return
         self._was_finite = False  # To warn once is enough.
         tell_not_finite(
             f"By step {report.num_steps[number]:,} the environment gave a reward or an observation that is NaN or "
@@ -112,14 +115,17 @@ class ActAndLearnOnDevice:
         )
 
     def table(self) -> TableInfo:
-        """Returns the counters of a queue of segments, which are all taken when a round ends."""
+        """Returns the counters of the ring; or of a queue of segments, which are all taken when a round ends."""
         plan = self._experiment.agent.batch_plan
         taken = self._learner.num_updates_done * plan.batch_size
-        return TableInfo(plan.table, 0, plan.batch_size, taken, taken)
+        ring = _ring_of(self._state)
+        if ring is None:
+            return TableInfo(plan.table, 0, plan.batch_size, taken, taken)
+        return TableInfo(plan.table, int(ring.size), ring.times_drawn.shape[0], int(ring.num_inserted), taken)
 
     def save(self) -> dict[str, Any]:
         """Returns the state of environments, policy and counts, by number: a user's environment may have any pytree."""
-        leaves = jax.tree.leaves(jax.device_get(self._acting))
+        leaves = jax.tree.leaves(jax.device_get(_without_items(self._state)))
         return {"acting": {str(i): np.array(leaf) for i, leaf in enumerate(leaves)}}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -128,14 +134,69 @@ class ActAndLearnOnDevice:
         Raises:
             CheckpointError: it is not of this environment, agent and `num_envs`.
         """
-        leaves, structure = jax.tree.flatten(self._acting)
+        leaves, structure = jax.tree.flatten(_without_items(self._state))
         saved = state["acting"]
         found = [saved.get(str(i)) for i in range(len(saved))]
-        expected, there = ([(x.shape, x.dtype) for x in each] for each in (leaves, found))
-        if expected != there:
-            raise CheckpointError(
-                "The saved state of the environments does not fit: an environment or a policy has other arrays now. "
-                "Resume with the code that it was saved with."
-            )
-        self._acting = jax.tree.unflatten(structure, [jnp.array(leaf) for leaf in found])
-        self._num_steps, self._num_episodes = int(self._acting.num_steps), int(self._acting.num_episodes)
+        _check_form(leaves, found)
+        restored: State = jax.tree.unflatten(structure, [jnp.array(leaf) for leaf in found])
+        ring = _ring_of(self._state)
+        if ring is not None:
+            whole = _ring_of(restored)._replace(items=ring.items, times_drawn=ring.times_drawn)
+            restored = restored._replace(store=restored.store._replace(ring=whole))
+        self._state = restored
+        self._num_steps, self._num_episodes = int(restored.acting.num_steps), int(restored.acting.num_episodes)
+
+    @property
+    def contents(self) -> dict[str, Callable[[pathlib.Path], None]]:
+        """Returns what writes a checkpoint's folders: the replay's, where there is one."""
+        return {} if _ring_of(self._state) is None else {"replay": self._save_replay}
+
+    def _save_replay(self, folder: pathlib.Path) -> None:
+        ring = _ring_of(self._state)
+        assert ring is not None, "contents has asked"
+        size = int(ring.size)
+        leaves = jax.tree.leaves(jax.device_get((ring.items, ring.times_drawn)))
+        with open_new(folder / _FILE) as file:
+            np.savez(file, **{str(i): leaf[:size] for i, leaf in enumerate(leaves)})
+
+    def restore_replay(self, folder: pathlib.Path) -> None:
+        """Restores the replay that a checkpoint has in a folder; nothing where a run keeps none.
+
+        Raises:
+            CheckpointError: it cannot be read, or its items have another form.
+        """
+        ring = _ring_of(self._state)
+        if ring is None:
+            return
+        try:
+            saved = read_npz(folder / _FILE)
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"No readable replay in {folder}: {error}. Restore another one.") from error
+        leaves, structure = jax.tree.flatten((ring.items, ring.times_drawn))
+        found = [saved.get(str(i), np.zeros(0)) for i in range(len(saved))]
+        _check_form([leaf[: len(x)] for leaf, x in zip(leaves, found, strict=False)], found)
+        whole = [jnp.zeros_like(leaf).at[: len(x)].set(x) for leaf, x in zip(leaves, found, strict=True)]
+        items, times_drawn = jax.tree.unflatten(structure, whole)
+        ring = ring._replace(items=items, times_drawn=times_drawn)
+        self._state = self._state._replace(store=self._state.store._replace(ring=ring))
+
+
+def _ring_of(state: State) -> Any:
+    return state.store.ring if isinstance(state.store, Store) else None
+
+
+def _without_items(state: State) -> State:
+    """Returns the state without what a checkpoint has in its replay's folder."""
+    ring = _ring_of(state)
+    if ring is None:
+        return state
+    return state._replace(store=state.store._replace(ring=ring._replace(items=(), times_drawn=())))
+
+
+def _check_form(expected: Sequence[Any], found: Sequence[Any]) -> None:
+    forms = [[(np.shape(x), getattr(x, "dtype", None)) for x in each] for each in (expected, found)]
+    if forms[0] != forms[1]:
+        raise CheckpointError(
+            "The saved state of the environments does not fit: an environment or a policy has other arrays now. "
+            "Resume with the code that it was saved with."
+        )

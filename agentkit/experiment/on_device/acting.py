@@ -1,0 +1,156 @@
+"""Acting in N environments in JAX, a step at a time; to be compiled."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import dm_env
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agentkit import specs
+from agentkit.actors.compiled import act_in_each
+from agentkit.actors.policy import Policy, first_state
+from agentkit.envs.jax.base import JaxEnvironment
+from agentkit.types import FIRST, LAST, Array, Nest, Params, Step
+
+
+class Acting(NamedTuple):
+    """Holds all that acting in N environments keeps from one step to the next.
+
+    Attributes:
+        key: PRNG key ``uint32[2]``.
+        environment: states of the environments, leaves ``[N, ...]``.
+        timestep: the newest ones, leaves ``[N, ...]``.
+        policy: states of the policy, leaves ``[N, ...]``.
+        returns: of the unfinished episodes, float32 ``[N]``.
+        lengths: likewise, int32 ``[N]``.
+        num_steps: taken so far in all environments, int32 ``[]``.
+        num_episodes: ended so far, int32 ``[]``.
+    """
+
+    key: Array
+    environment: Nest
+    timestep: dm_env.TimeStep
+    policy: Nest
+    returns: Array
+    lengths: Array
+    num_steps: Array
+    num_episodes: Array
+
+
+class Episodes(NamedTuple):
+    """Holds sums over the episodes that have ended in some steps: as large for many as for few.
+
+    Attributes:
+        count: int32 ``[]``.
+        total_return: float32 ``[]``.
+        total_length: int32 ``[]``.
+    """
+
+    count: Array
+    total_return: Array
+    total_length: Array
+
+
+def start(environment: JaxEnvironment, policy: Policy, num_envs: int, key: Array) -> Acting:
+    """Returns the state in which N environments and their policy begin; to be compiled.
+
+    Args:
+        environment: each of them.
+        policy: of a single environment.
+        num_envs: N.
+        key: PRNG key ``uint32[2]``.
+    """
+    policy_key, key, reset_key = jax.random.split(key, 3)
+    state, timestep = jax.vmap(environment.reset)(jax.random.split(reset_key, num_envs))
+    nothing = jnp.zeros(num_envs, jnp.int32)
+    policy_state = first_state(policy, policy_key, num_envs=num_envs)
+    return Acting(key, state, timestep, policy_state, nothing.astype(jnp.float32), nothing, jnp.int32(0), jnp.int32(0))
+
+
+def take_step(
+    environment: JaxEnvironment, policy: Policy, params: Params, acting: Acting
+) -> tuple[Acting, Step, Episodes]:
+    """Takes a step in each of N environments, or resets those whose episode has ended.
+
+    Args:
+        environment: each of them.
+        policy: of a single environment.
+        params: that it acts with.
+        acting: the state before.
+
+    Returns:
+        The state after, the rows ``[N, ...]``, whose outcome is 0 where there was a reset, and the sums over the
+        episodes that have ended.
+    """
+    before = acting.timestep
+    key, act_key, step_key = jax.random.split(acting.key, 3)
+    action, policy_state, extras = act_in_each(
+        policy, params, act_key, before.observation, acting.policy, before.step_type
+    )
+    was_last = before.step_type == LAST  # [N]: these are reset, and their actions count for nothing.
+    clipped = _clip(action, environment.action_spec())
+    state, timestep = _move(environment, acting.environment, clipped, was_last, step_key)
+    moved = ~was_last
+    outcome = (action, timestep.reward, timestep.discount, extras)
+    action, reward, discount, extras = jax.tree.map(lambda leaf: where(moved, leaf, jnp.zeros_like(leaf)), outcome)
+    row = Step(before.observation, action, reward, discount, before.step_type == FIRST, extras)
+    returns, lengths = acting.returns + reward, acting.lengths + moved
+    ended = timestep.step_type == LAST
+    episodes = Episodes(
+        jnp.sum(ended, dtype=jnp.int32),
+        jnp.sum(jnp.where(ended, returns, 0.0)),
+        jnp.sum(jnp.where(ended, lengths, 0), dtype=jnp.int32),
+    )
+    after = Acting(
+        key,
+        state,
+        timestep,
+        policy_state,
+        jnp.where(ended, 0.0, returns),
+        jnp.where(ended, 0, lengths),
+        acting.num_steps + jnp.sum(moved, dtype=jnp.int32),
+        acting.num_episodes + episodes.count,
+    )
+    return after, row, episodes
+
+
+def where(condition: Array, one: Array, other: Array) -> Array:
+    """Returns ``[N, ...]`` chosen by ``[N]``."""
+    return jnp.where(condition.reshape(condition.shape + (1,) * (one.ndim - 1)), one, other)
+
+
+def all_finite(nest: Nest) -> Array:
+    """Returns whether every floating-point number is finite, bool ``[]``."""
+    floats = [leaf for leaf in jax.tree.leaves(nest) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in floats] or [jnp.array(True)]))
+
+
+def _move(
+    environment: JaxEnvironment, state: Nest, action: Nest, was_last: Array, key: Array
+) -> tuple[Nest, dm_env.TimeStep]:
+    """Steps each environment, or resets it where its episode has ended; only one of the two uses its key."""
+    keys = jax.random.split(key, was_last.shape[0])
+    stepped = jax.vmap(environment.step)(state, action, keys)
+
+    def reset() -> tuple[Any, dm_env.TimeStep]:
+        begun = jax.vmap(environment.reset)(keys)
+        found: tuple[Any, dm_env.TimeStep] = jax.tree.map(lambda new, old: where(was_last, new, old), begun, stepped)
+        return found
+
+    # At most steps no episode has ended: a seventh of PPO's time on CartPole, with 64 environments.
+    moved: tuple[Any, dm_env.TimeStep] = jax.lax.cond(jnp.any(was_last), reset, lambda: stepped)
+    return moved
+
+
+def _clip(action: Nest, spec: Nest) -> Nest:
+    """Clips bounded continuous actions, as the environments of every other mode do."""
+
+    def clip(leaf: specs.Array, value: Array) -> Array:
+        if not isinstance(leaf, specs.BoundedArray) or not np.issubdtype(leaf.dtype, np.floating):
+            return value
+        return jnp.clip(value, leaf.minimum, leaf.maximum)
+
+    return jax.tree.map(clip, spec, action)

@@ -1,0 +1,83 @@
+"""What the tests of the training on the device share."""
+
+import csv
+import dataclasses
+import pathlib
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agentkit import checkpoint, specs
+from agentkit.envs.jax.base import JaxEnvironment
+from agentkit.envs.jax.time_steps import first_step, next_step
+from agentkit.learning.finite import start_tally
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+@dataclasses.dataclass(frozen=True)
+class Endless(JaxEnvironment):
+    """Gives reward 1 a step for ever, cut off after 3 steps. Observations are 10, and `at_reset` at the start."""
+
+    at_reset: float = 10.0
+    reward: float = 1.0
+
+    def observation_spec(self):
+        return specs.Array((1,), np.float32)
+
+    def action_spec(self):
+        return specs.DiscreteArray(2, dtype=np.int32)
+
+    def reset(self, key):
+        return jnp.int32(0), first_step(jnp.full(1, self.at_reset))
+
+    def step(self, state, action, key):
+        return state + 1, next_step(jnp.full(1, 10.0), self.reward, truncated=state + 1 == 3)
+
+
+def begin(loop, init):
+    """Arguments of the first chunk; each is donated, so that they are made anew."""
+    return init(jax.random.PRNGKey(0)), loop.start(jax.random.PRNGKey(1)), start_tally(0)
+
+
+def assert_equal(one, other):
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(np.asarray(a), np.asarray(b), strict=True), one, other)
+
+
+def rows_of(folder, log):
+    with open(folder / "logs" / f"{log}.csv") as file:
+        return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+
+
+def leaves_of(folder):
+    found = checkpoint.read_latest(folder / "checkpoints")
+    return found.step, {
+        "learner": {path: np.asarray(x).tobytes() for path, x in found.state["learner"]["state"].items()},
+        "acting": {path: np.asarray(x).tobytes() for path, x in found.state["acting"].items()},
+    }
+
+
+_KILLED = """
+import os, pathlib, sys
+from agentkit.experiment.on_device.work import ActAndLearnOnDevice
+sys.path.insert(0, {root!r})
+from tests.experiment.{module} import plan
+import agentkit
+step = ActAndLearnOnDevice.step
+def deadly(self):
+    step(self)
+    if self.num_steps > 170:
+        os.kill(os.getpid(), 9)
+ActAndLearnOnDevice.step = deadly
+agentkit.run(plan(num_steps=300, checkpoint_period=90, run_directory=pathlib.Path({folder!r})))
+"""
+
+
+def kill_after_170_steps(module, folder):
+    """Runs a module's `plan` in a process that kills itself between two chunks, after a checkpoint at 90 steps."""
+    code = _KILLED.format(root=str(ROOT), module=module, folder=str(folder))
+    assert subprocess.run([sys.executable, "-c", code], timeout=280).returncode == -9
+    assert checkpoint.read_latest(folder / "checkpoints").step < 170
