@@ -86,6 +86,17 @@ class Client:
         """Returns how many requests are not answered yet."""
         return len(self._waiting)
 
+    @property
+    def closed(self) -> bool:
+        """Returns whether `close` was called."""
+        return self._closed
+
+    def forget(self) -> None:
+        """Waits no longer for what was asked so far."""
+        with self._lock:
+            self._waiting.clear()
+            self._unsent.clear()
+
     def ask(self, body: Nest, timeout: float) -> Nest:
         """Sends a request and returns its answer.
 
