@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # A row imports lower rows only; names within a row do not import each other (but for row 0, in which
 # specs build on types and core on both). `testing` is used by tests and by nothing in the package.
 ROWS = [
-    {"types", "specs", "errors", "core", "nests", "ports", "scratch", "child", "importing", "files", "version"},
+    {"types", "specs", "errors", "core", "nests", "ports", "scratch", "child", "importing", "files", "version", "wire"},
     {"envs", "wrappers", "replay", "losses", "networks", "loggers", "counting", "checkpoint", "distributed"},
     {"environment_loop", "multi_agent_loop", "actors", "adders", "datasets", "variables", "learning", "callbacks"},
     {"agents"},
@@ -46,8 +46,8 @@ ROOMS = {
 FILES_OF_A_ROOM = 12
 
 LIGHT = [
-    "types", "specs", "errors", "core", "nests", "ports", "scratch", "child", "importing", "files", "version", "envs",
-    "wrappers", "adders", "replay", "loggers", "counting", "checkpoint", "distributed", "callbacks",
+    "types", "specs", "errors", "core", "nests", "ports", "scratch", "child", "importing", "files", "version", "wire",
+    "envs", "wrappers", "adders", "replay", "loggers", "counting", "checkpoint", "distributed", "callbacks",
 ]  # fmt: skip
 HEAVY = {
     "jax", "haiku", "rlax", "optax", "chex", "tensorflow", "reverb", "matplotlib", "gymnasium", "mujoco",
@@ -95,6 +95,7 @@ HOMES = {
     "haiku": ("networks/", "agents/"),
     "matplotlib": ("cli/drawing/pictures.py", "cli/looking/watch.py"),
     "rich": ("loggers/",),
+    "zmq": ("wire/",),
 }
 
 

@@ -10,15 +10,18 @@ from agentkit import specs
 from agentkit.errors import ConfigError, ReplayTimeoutError
 from agentkit.replay import Fifo, InProcessReplay, Lockstep, Queue, Select, Table, queue_table, row_layout
 from agentkit.testing.replay import make_step, pair_table, write_pairs
+from tests.replay.served.pair import Served
 
 pytestmark = pytest.mark.both_stacks
 
-BACKENDS = ["in_process", pytest.param("reverb", marks=pytest.mark.reverb)]
+BACKENDS = ["in_process", "served", pytest.param("reverb", marks=pytest.mark.reverb)]
 
 
 def make_replay(backend, table):
     if backend == "in_process":
         return InProcessReplay([table], seed=0)
+    if backend == "served":
+        return Served([table])
     from agentkit.replay import ReverbReplay
 
     return ReverbReplay([table])

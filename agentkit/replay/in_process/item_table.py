@@ -146,6 +146,56 @@ class ItemTable:
             self._remove(int(self._remover.sample(self._rng, 1)[0][0]))
         return key
 
+    def insert_block(self, priorities: np.ndarray, rows: np.ndarray, inline: Sequence[np.ndarray]) -> int:
+        """Puts in as many of `n` items as the rate limiter lets in now; returns how many, from the first on.
+
+        Args:
+            priorities: float64 ``[n]``, checked by the caller; NaN for the largest so far.
+            rows: ``[n, T]`` or ``[n, 2]``, of each item what `insert` takes.
+            inline: a column ``[n, ...]`` for each leaf.
+        """
+        count = min(len(priorities), self._capacity)
+        while count and not self.can_insert(count):
+            count //= 2
+        if count == 0:
+            return 0
+        priorities, rows = priorities[:count], rows[:count]
+        given = np.where(np.isnan(priorities), 0.0, priorities)
+        largest = np.maximum.accumulate(np.maximum(given, self.largest_priority))
+        priorities = np.where(np.isnan(priorities), largest, priorities)
+        if not (self._fifo and self._slots.is_ring) or self._histories:  # What goes may depend on what has just come.
+            for i, priority in enumerate(priorities.tolist()):
+                self.insert(priority, rows[i].tolist(), [column[i] for column in inline])
+            return count
+        self.largest_priority = float(largest[-1])
+        surplus = self._slots.size + count - self._capacity
+        if surplus > 0:
+            self._remove_oldest(surplus)
+        slots = self._slots.add_block(count)
+        if (last := int(slots.max())) >= self._times.shape[0]:
+            self._grow(last + 1)
+        self._rows[slots] = rows
+        self.store.add_references(rows)
+        for column, leaf in zip(self._inline, inline, strict=True):
+            column[slots] = leaf[:count]
+        self._times[slots] = 0
+        if self._priorities is not None or (priorities != 1.0).any():
+            held = self._make_priorities() if self._priorities is None else self._priorities
+            held[slots] = priorities
+        for selector in self._selectors:
+            for slot, priority in zip(slots.tolist(), priorities.tolist(), strict=True):
+                selector.insert(slot, priority)
+        self._draws_left += count * self._max_times
+        self.num_inserted += count
+        return count
+
+    def _remove_oldest(self, count: int) -> None:
+        slots = []
+        for _ in range(count):
+            slots.append(self._slots.oldest())
+            self._forget(slots[-1])
+        self._release(slots)
+
     def _grow(self, least: int) -> None:
         known = self._times.shape[0]
         for column in (self._times, self._keys, self._rows, *self._inline):

@@ -33,6 +33,9 @@ class InProcessReplay(base.Replay):
         seed: of samplers and removers.
         default_timeout: seconds that writers and samplers wait unless they were given another.
 
+    Attributes:
+        shared: the contents, for writers, samplers and servers.
+
     Raises:
         ConfigError: no tables, two of one name, or a timeout that is no deadline.
     """
@@ -42,39 +45,39 @@ class InProcessReplay(base.Replay):
     def __init__(self, tables: Sequence[Table], seed: Seed = 0, default_timeout: float = 60.0):
         self.tables: Mapping[str, Table] = base.index_tables(tables)
         self.default_timeout = base.check_timeout(default_timeout, default_timeout)
-        self._shared = SharedTables(self.tables, seed)
+        self.shared = SharedTables(self.tables, seed)
 
     def writer(self, history: int, *, timeout: float | None = None) -> InProcessWriter:
         """Makes a writer; see `Replay.writer`."""
         history = base.check_history(history)
         seconds = base.check_timeout(timeout, self.default_timeout)
-        with self._shared.lock:
-            self._shared.check_open()
-            self._shared.release_abandoned()
-            return InProcessWriter(self._shared, history, seconds)
+        with self.shared.lock:
+            self.shared.check_open()
+            self.shared.release_abandoned()
+            return InProcessWriter(self.shared, history, seconds)
 
     def sampler(self, table: str, batch_size: int, *, timeout: float | None = None) -> InProcessSampler:
         """Makes a sampler; see `Replay.sampler`."""
         self.table(table).check_batch(batch_size)
         seconds = base.check_timeout(timeout, self.default_timeout)
-        with self._shared.lock:
-            self._shared.check_open()
-            return InProcessSampler(self._shared, table, int(batch_size), seconds)
+        with self.shared.lock:
+            self.shared.check_open()
+            return InProcessSampler(self.shared, table, int(batch_size), seconds)
 
     def can_insert(self, table: str, num_items: int = 1) -> bool:
         """Returns whether the rate limiter lets `num_items` items in now."""
         self.table(table)
-        with self._shared.lock:
-            self._shared.check_open()
-            return self._shared.items[table].can_insert(num_items)
+        with self.shared.lock:
+            self.shared.check_open()
+            return self.shared.items[table].can_insert(num_items)
 
     def update_priorities(self, table: str, keys: np.ndarray, priorities: np.ndarray) -> None:
         """Sets priorities ``[B]``; of a key given twice the last counts. See `Replay`."""
         self.table(table)
         base.check_priorities(table, keys, priorities)
-        with self._shared.lock:
-            self._shared.check_open()
-            items = self._shared.items[table]
+        with self.shared.lock:
+            self.shared.check_open()
+            items = self.shared.items[table]
             if np.size(priorities):
                 items.check_power(float(np.max(priorities)))
             items.update_priorities(keys, priorities)
@@ -82,17 +85,17 @@ class InProcessReplay(base.Replay):
     def info(self, table: str) -> TableInfo:
         """Returns the table's counters now."""
         self.table(table)
-        with self._shared.lock:
-            self._shared.check_open()
-            return self._shared.items[table].info()
+        with self.shared.lock:
+            self.shared.check_open()
+            return self.shared.items[table].info()
 
     def count_as_sampled(self, table: str, num_sampled: int) -> None:
         """Sets the count of items drawn; see `Replay.count_as_sampled`."""
         self.table(table)
-        with self._shared.lock:
-            self._shared.check_open()
-            self._shared.items[table].num_sampled = int(num_sampled)
-            self._shared.notify_waiting()
+        with self.shared.lock:
+            self.shared.check_open()
+            self.shared.items[table].num_sampled = int(num_sampled)
+            self.shared.notify_waiting()
 
     def contents(self, table: str) -> tuple[Nest, np.ndarray]:
         """Returns all items of a table, oldest first: their data, leaves ``[N, ...]``, and the rows of their steps.
@@ -101,28 +104,28 @@ class InProcessReplay(base.Replay):
         steps, else ``[N, 2]``, the first and the last.
         """
         self.table(table)
-        with self._shared.lock:
-            self._shared.check_open()
-            return self._shared.items[table].contents()
+        with self.shared.lock:
+            self.shared.check_open()
+            return self.shared.items[table].contents()
 
     def reset(self, table: str) -> None:
         """Removes every item and sets the counters to zero; keys are never given again."""
         self.table(table)
-        with self._shared.lock:
-            self._shared.check_open()
-            self._shared.items[table].reset()
-            self._shared.notify_waiting()
+        with self.shared.lock:
+            self.shared.check_open()
+            self.shared.items[table].reset()
+            self.shared.notify_waiting()
 
     def close(self) -> None:
         """Frees the memory; everyone who waits gets `ReplayClosedError`."""
-        with self._shared.lock:
-            self._shared.close()
+        with self.shared.lock:
+            self.shared.close()
 
     @property
     def nbytes(self) -> int:
         """Returns the memory that steps and items take, in bytes (selectors excluded)."""
-        with self._shared.lock:
-            return self._shared.nbytes
+        with self.shared.lock:
+            return self.shared.nbytes
 
     def save(self, directory: pathlib.Path) -> None:
         """Writes everything, straight from the columns, into the empty `directory`.
@@ -130,9 +133,9 @@ class InProcessReplay(base.Replay):
         Raises:
             CheckpointError: the directory is not there, or cannot be written to.
         """
-        with self._shared.lock:
-            self._shared.check_open()
-            self._shared.save(pathlib.Path(directory))
+        with self.shared.lock:
+            self.shared.check_open()
+            self.shared.save(pathlib.Path(directory))
 
     def restore(self, directory: pathlib.Path) -> None:
         """Restores the contents that `save` wrote. On an error, this replay is as it was before.
@@ -148,9 +151,9 @@ class InProcessReplay(base.Replay):
             raise CheckpointError(
                 f"No readable replay checkpoint at {path}: {error}. Restore another one, or start anew."
             ) from error
-        with self._shared.lock:
-            self._shared.check_open()
-            self._shared.restore(path.parent, state)
+        with self.shared.lock:
+            self.shared.check_open()
+            self.shared.restore(path.parent, state)
 
 
 class InProcessSampler(base.Sampler):

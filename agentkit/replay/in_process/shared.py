@@ -51,6 +51,8 @@ class SharedTables:
         abandoned: histories of writers that were garbage-collected. The one attribute that needs no lock.
         restored: histories whose writers are yet to be restored.
         num_waiting: threads in `wait`.
+        confirmed: of writers in other processes (`agentkit.replay.served`), by name, the number of their last block
+            that is in, and how many items of the next one are; saved with the rest.
         closed: whether the replay is closed.
     """
 
@@ -64,6 +66,7 @@ class SharedTables:
         self.histories: set[WriterHistory] = set()
         self.abandoned: collections.deque[WriterHistory] = collections.deque()
         self.restored: set[WriterHistory] = set()
+        self.confirmed: dict[str, tuple[int, int]] = {}
         self._make_tables()
 
     def _make_tables(self) -> None:
@@ -171,6 +174,7 @@ class SharedTables:
             "stores": [x.save(directory, f"steps{i}.") for i, x in enumerate(self.stores)],
             "tables": [x.save(directory, f"table{i}.") for i, x in enumerate(self.items.values())],
             "windows": [{"store": store, "rows": rows} for store, rows in windows],
+            "confirmed": self.confirmed,
         }
 
     def restore(self, directory: pathlib.Path, state: dict[str, Any]) -> None:
@@ -197,6 +201,7 @@ class SharedTables:
                     "Restore an older one."
                 ) from error
             raise
+        self.confirmed = {str(name): (int(a), int(b)) for name, (a, b) in state.get("confirmed", {}).items()}
         self.restored = set(histories)
         self.histories |= self.restored
         self.notify_waiting()

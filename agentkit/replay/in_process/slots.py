@@ -49,6 +49,13 @@ class Slots:
         self.size = size + 1
         return slot
 
+    def add_block(self, count: int) -> np.ndarray:
+        """Occupies `count` slots ``[count]`` of a ring, as so many calls of `add` would; there must be room."""
+        slots = (self._head + self.size + np.arange(count)) % self.capacity
+        self._used = max(self._used, int(slots.max()) + 1)
+        self.size += count
+        return slots
+
     def remove(self, slot: int) -> None:
         """Frees an occupied slot."""
         if self._ring:
@@ -64,6 +71,11 @@ class Slots:
             if not self._ring:
                 self._ring = True
                 self._set_linked(0)
+
+    @property
+    def is_ring(self) -> bool:
+        """Returns whether the occupied slots follow one another, oldest first."""
+        return self._ring
 
     def oldest(self) -> int:
         """Returns the slot occupied the longest."""

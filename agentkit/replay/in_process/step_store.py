@@ -103,6 +103,40 @@ class StepStore:
         self._references[row] = 1
         return row
 
+    def add_block(self, columns: Sequence[np.ndarray], starts: np.ndarray, before: int) -> np.ndarray:
+        """Stores steps that follow one another; returns their rows ``[n]``, each with one reference.
+
+        Args:
+            columns: a column ``[n, ...]`` for each leaf, of its dtype.
+            starts: which of the steps begin an episode.
+            before: as in `add`, of the first step.
+        """
+        count = columns[0].shape[0]
+        reused = min(count, len(self._free))
+        rows = np.arange(self.num_rows - reused, self.num_rows - reused + count)
+        if reused:
+            rows[:reused] = self._free[-reused:][::-1]
+            del self._free[-reused:]
+        self.num_rows += count - reused
+        for values in self._values:
+            if self.num_rows > values.shape[0]:
+                arrays.grow(values, self.num_rows)
+        self._references.frombytes(bytes(4 * (count - reused)))
+        previous = np.concatenate([[before], rows[:-1]])
+        previous[starts] = PADDING_ROW
+        if self._before is not None:
+            self._before.frombytes(bytes(4 * (count - reused)))
+            np.frombuffer(self._before, np.int32)[rows] = previous
+        stacks = dict(self._stacks)
+        for i, (values, column) in enumerate(zip(self._values, columns, strict=True)):
+            if i in stacks:
+                for row, step, last in zip(rows.tolist(), column, previous.tolist(), strict=True):
+                    values[row] = stacks[i].keep(step, last)
+            else:
+                values[rows] = column
+        self._counts()[rows] = 1
+        return rows
+
     def walk_back(self, row: int, count: int) -> list[int]:
         """Returns the rows of the `count` steps before that of `row`, newest first; fewer where its episode began."""
         before, rows = self._before, list[int]()

@@ -56,16 +56,7 @@ class InProcessWriter(base.Writer):
         return index
 
     def _bind(self, step: Nest) -> None:
-        found: list[str] = []
-        for index, store in enumerate(self._shared.stores):
-            try:
-                store.read_leaves(step)
-            except SpecError as error:
-                found.append(str(error))
-                continue
-            self._history.store, self._bound = index, True
-            return
-        raise SpecError("The step fits no table of this replay. " + " | ".join(found))
+        self._history.store, self._bound = find_store(self._shared, step), True
 
     def create_item(
         self, table: str, priority: float | None, start: int, stop: int, inline: Nest = (), padding: int = 0
@@ -73,20 +64,8 @@ class InProcessWriter(base.Writer):
         """Creates an item at once; see `Writer.create_item`. Refused or timed out, nothing is changed."""
         self._check_open()
         shared, history = self._shared, self._history
-        items = shared.items.get(table)
-        if items is None:
-            if table not in shared.tables:
-                raise unknown_name("replay table", table, shared.tables)
-            raise ReplayClosedError("This replay is closed; make a new one.")
-        if priority is not None:
-            base.check_priority(table, priority)
-            items.check_power(priority)
+        items = find_items(shared, table, history.store, priority)
         base.check_steps(items.table, self._num_steps, self._max_steps, start, stop, padding)
-        if items.store is not shared.stores[history.store]:
-            raise SpecError(
-                f"Table {table!r} holds steps {describe_leaves(items.store.spec)}; this writer's are "
-                f"{describe_leaves(shared.stores[history.store].spec)}. Use another writer for it."
-            )
         leaves = items.read_inline(inline)
         begin = start - self._num_steps + len(history)
         end = stop - self._num_steps + len(history)
@@ -190,3 +169,45 @@ class InProcessWriter(base.Writer):
     def _check_open(self) -> None:
         if self._closed:
             raise ReplayClosedError("This writer is closed; make a new one with replay.writer(history).")
+
+
+def find_store(shared: SharedTables, step: Nest) -> int:
+    """Returns the index of the step store that a step fits; raises SpecError where it fits none."""
+    found: list[str] = []
+    for index, store in enumerate(shared.stores):
+        try:
+            store.read_leaves(step)
+        except SpecError as error:
+            found.append(str(error))
+            continue
+        return index
+    raise SpecError("The step fits no table of this replay. " + " | ".join(found))
+
+
+def find_items(shared: SharedTables, table: str, store: int, priority: float | None) -> ItemTable:
+    """Returns the items of a table, to which a writer adds one.
+
+    Args:
+        shared: the replay's.
+        table: the table's name.
+        store: the index of the store that the writer's steps are in.
+        priority: the new item's.
+
+    Raises:
+        UnknownNameError: no such table.
+        SpecError: its steps are in another store, or it does not take this priority.
+    """
+    items = shared.items.get(table)
+    if items is None:
+        if table not in shared.tables:
+            raise unknown_name("replay table", table, shared.tables)
+        raise ReplayClosedError("This replay is closed; make a new one.")
+    if priority is not None:
+        base.check_priority(table, priority)
+        items.check_power(priority)
+    if items.store is not shared.stores[store]:
+        raise SpecError(
+            f"Table {table!r} holds steps {describe_leaves(items.store.spec)}; this writer's are "
+            f"{describe_leaves(shared.stores[store].spec)}. Use another writer for it."
+        )
+    return items

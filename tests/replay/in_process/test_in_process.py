@@ -1,8 +1,9 @@
 import numpy as np
+import pytest
 
 from agentkit import specs
-from agentkit.replay import Fifo, InProcessReplay, Queue, Table, row_layout
-from agentkit.testing.replay import ReplayContract
+from agentkit.replay import Fifo, InProcessReplay, MaxHeap, MinHeap, Prioritized, Queue, Table, Uniform, row_layout
+from agentkit.testing.replay import ReplayContract, make_step, pair_table
 
 
 class TestInProcessReplay(ReplayContract):
@@ -37,3 +38,53 @@ def test_who_goes_on_after_a_save_stores_steps_where_who_restores_does(tmp_path)
         for replay in (whole, resumed):
             fill(replay, 10)
         assert contents(whole, "whole") == contents(resumed, "resumed")
+
+
+BLOCK_TABLES = {
+    "uniform": pair_table(max_size=23),
+    "prioritised": pair_table(max_size=23, sampler=Prioritized(0.7)),
+    "heaps": pair_table(max_size=23, sampler=MaxHeap(), remover=MinHeap()),
+    "queue": pair_table(max_size=23, sampler=Fifo(), rate_limiter=Queue(23), max_times_sampled=1),
+    "twice": pair_table(max_size=23, sampler=Uniform(), max_times_sampled=2),
+}
+
+
+@pytest.mark.parametrize("name", BLOCK_TABLES)
+def test_a_block_enters_a_table_as_its_items_one_by_one_would(name):
+    """Served replay puts blocks in; `Writer` items one by one."""
+    table, rng = BLOCK_TABLES[name], np.random.default_rng(0)
+    with InProcessReplay([table]) as single, InProcessReplay([table]) as block:
+        for start in range(0, 120, 10):
+            numbers, columns = range(start, start + 10), [np.zeros((10, 2), np.float32), np.zeros(10, np.int32)]
+            for i, number in enumerate(numbers):
+                columns[0][i], columns[1][i] = make_step(number)["observation"], number
+            priorities = np.where(rng.random(10) < 0.3, np.nan, rng.random(10) * 3)
+            writer = single.writer(1)
+            limited = []
+            for number, priority in zip(numbers, priorities, strict=True):
+                if not single.can_insert("pairs"):
+                    limited.append(number)
+                    continue
+                index = writer.append(make_step(number))
+                given = None if np.isnan(priority) else priority
+                writer.create_item("pairs", given, index, index + 1, inline=np.float32(number))
+            writer.close()
+            leaves = [columns[1], columns[0]]  # Those of a dict come in the order of its keys.
+            store, items = block.shared.stores[0], block.shared.items["pairs"]
+            rows = store.add_block(leaves, np.zeros(0, np.int64), 0)
+            put = 0
+            while (
+                more := items.insert_block(priorities[put:], np.stack([rows, rows], 1)[put:], [columns[1][put:]])
+            ) > 0:
+                put += more
+            store.release_references(rows)
+            assert put == 10 - len(limited)
+            assert single.info("pairs") == block.info("pairs")
+            ours, theirs = single.contents("pairs")[0], block.contents("pairs")[0]
+            for a, b in zip(ours, theirs, strict=True):
+                np.testing.assert_array_equal(a, b)
+            a, b = next(single.sampler("pairs", 3)), next(block.sampler("pairs", 3))
+            np.testing.assert_array_equal(a.keys, b.keys)
+            for x, y in zip((*a.sample.info, *a.sample.data), (*b.sample.info, *b.sample.data), strict=True):
+                np.testing.assert_array_equal(x, y)
+        assert store.num_rows - 1 - store.num_free == block.info("pairs").size

@@ -1,0 +1,292 @@
+"""Serves an in-process replay to writers and samplers in other processes, in turns by what each turn costs.
+
+One thread does all: it takes in what has come, and then does one piece of work, a batch or what may go in of a block.
+Where both wait, batches get `DRAW_SHARE` of the processor's time: writers that push as fast as they can leave a sampler
+most of its rate. Each writer has a few blocks under way and no more, and hears of each when it is in as a whole: that
+is how they are held back.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import json
+import pathlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import tree
+
+from agentkit.errors import AgentkitError
+from agentkit.replay.in_process import InProcessReplay
+from agentkit.replay.served.streams import WriterStream
+from agentkit.replay.table import Table
+from agentkit.types import Seed
+from agentkit.wire import Keys, Request, Server
+
+DRAW_SHARE = 0.8
+"""Of the time of a server that has more to do than it can: for batches. The rest is for what writers send."""
+
+LAG_SECONDS = 0.02
+"""Who had nothing to do for a while gets so much time back, and no more."""
+
+LEASE_SECONDS = 600.0
+"""The steps of a writer that was not heard for this long are freed; it tells them again if it comes back."""
+
+MAX_TAKEN_IN = 64
+"""Requests that are taken in between two pieces of work."""
+
+MAX_CONFIRMED = 10_000
+"""Writers of which it is remembered how much of theirs is in; the oldest are forgotten."""
+
+UNKNOWN_WRITER = "unknown writer"
+"""Refuses a block of a writer that has to tell its history first."""
+
+
+class _Draw(NamedTuple):
+    """Holds a request for a batch that waits for the rate limiter."""
+
+    request: Request
+    table: str
+    batch_size: int
+    deadline: float
+
+
+class ReplayServer:
+    """Keeps tables, and answers those who write to them and draw from them; see `ServedReplay` for the other end.
+
+    Args:
+        tables: as for `InProcessReplay`.
+        address: see `agentkit.wire.Server`.
+        keys: the run's; needed for tcp.
+        seed: of samplers and removers.
+
+    Attributes:
+        replay: the tables; to be restored before `serve`, and read between two calls of it.
+        address: for clients.
+    """
+
+    def __init__(self, tables: Sequence[Table], address: str, keys: Keys | None = None, seed: Seed = 0):
+        self.replay = InProcessReplay(tables, seed)
+        self._wire = Server(address, keys)
+        self.address = self._wire.address
+        self._streams: dict[str, WriterStream] = {}
+        self._blocks: collections.OrderedDict[str, dict[int, Request]] = collections.OrderedDict()
+        self._draws: dict[str, collections.OrderedDict[tuple[str, int], _Draw]] = {
+            name: collections.OrderedDict() for name in self.replay.tables
+        }
+        # Time used for draws and for blocks, each over its share: whoever has used less is next.
+        self._used_by_draws = self._used_by_blocks = 0.0
+        self._next_sweep = 0.0
+        self._handlers: dict[str, Callable[[Request], Any]] = {
+            "tables": lambda request: json.dumps([table.fingerprint() for table in self.replay.tables.values()]),
+            "open": self._open,
+            "leave": self._leave,
+            "cancel": self._cancel,
+            "can_insert": lambda request: self.replay.can_insert(request.body["table"], request.body["num_items"]),
+            "can_sample": self._can_sample,
+            "info": lambda request: list(self.replay.info(request.body["table"])),
+            "update": lambda request: self.replay.update_priorities(
+                request.body["table"], request.body["keys"], request.body["priorities"]
+            ),
+            "count": lambda request: self.replay.count_as_sampled(request.body["table"], request.body["num_sampled"]),
+            "reset": lambda request: self.replay.reset(request.body["table"]),
+            "save": lambda request: self.replay.save(pathlib.Path(request.body["directory"])),
+        }
+
+    def serve(self, seconds: float) -> None:
+        """Answers for so long. What waits longer waits for the next call."""
+        end, wait = time.monotonic() + seconds, 0.0
+        while True:
+            self._take_in(wait)
+            now = time.monotonic()
+            if now >= end:
+                return
+            if now >= self._next_sweep:
+                self._sweep(now)
+            deadline = self._refuse_late_draws(now)
+            wait = 0.0 if self._work() else max(0.0, min(end, deadline, now + 1.0) - now)
+
+    def close(self) -> None:
+        """Ends all connections and frees the tables. May be called twice."""
+        self._wire.close()
+        self.replay.close()
+
+    # --- taking in -------------------------------------------------------------------------------
+
+    def _take_in(self, wait: float) -> None:
+        for _ in range(MAX_TAKEN_IN):
+            started = time.thread_time()
+            request = self._wire.receive(wait)
+            if request is None:
+                return
+            wait = 0.0
+            self._handle(request)
+            if isinstance(request.body, dict) and request.body.get("do") == "block":
+                self._used_by_blocks += (time.thread_time() - started) / (1 - DRAW_SHARE)
+
+    def _handle(self, request: Request) -> None:
+        """Notes a block or a draw for later; answers all else at once."""
+        try:
+            what = request.body["do"]
+            if what == "block":
+                self._note_block(request)
+            elif what == "sample":
+                self._note_draw(request)
+            else:
+                self._wire.answer(request, self._handlers[what](request))
+        except AgentkitError as error:
+            self._wire.refuse(request, str(error), type(error).__name__)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            self._wire.refuse(request, f"A malformed request: {error!r}.", "malformed")
+
+    def _open(self, request: Request) -> int:
+        """Takes up a writer's stream; returns the number of its last block that is in."""
+        opening = request.body
+        known = self._streams.get(opening["writer"])
+        if known is None or known.session != opening["session"]:  # Else it is asked twice.
+            with self.replay.shared.lock:
+                made = WriterStream(self.replay.shared, opening, time.monotonic())
+                if known is not None:
+                    known.close()
+            self._streams[made.name] = made
+            self._blocks.pop(made.name, None)
+        return self._streams[opening["writer"]].confirmed
+
+    def _leave(self, request: Request) -> None:
+        """Forgets a writer that has nothing under way."""
+        self._drop(request.body["writer"])
+        self.replay.shared.confirmed.pop(request.body["writer"], None)
+
+    def _drop(self, writer: str) -> None:
+        self._blocks.pop(writer, None)
+        stream = self._streams.pop(writer, None)
+        if stream is not None:
+            with self.replay.shared.lock:
+                stream.close()
+
+    def _note_block(self, request: Request) -> None:
+        writer, sequence = request.body["writer"], request.body["sequence"]
+        stream = self._streams.get(writer)
+        if stream is None or stream.session != request.body["session"]:
+            self._wire.refuse(request, f"Writer {writer} has not told its history.", UNKNOWN_WRITER)
+            return
+        stream.heard = time.monotonic()
+        if sequence <= stream.confirmed:
+            self._wire.answer(request, sequence)
+        else:  # A block that comes again is answered where it came from last.
+            self._blocks.setdefault(writer, {})[sequence] = request
+
+    def _note_draw(self, request: Request) -> None:
+        body = request.body
+        table = self.replay.table(body["table"])
+        table.check_batch(body["batch_size"])
+        deadline = time.monotonic() + body["wait"]
+        draw = _Draw(request, table.name, body["batch_size"], deadline)
+        self._draws[table.name][body["sampler"], request.number] = draw
+
+    def _cancel(self, request: Request) -> None:
+        for draws in self._draws.values():
+            for key in [key for key in draws if key[0] == request.body["sampler"]]:
+                del draws[key]
+
+    def _can_sample(self, request: Request) -> bool:
+        table = self.replay.table(request.body["table"]).name
+        with self.replay.shared.lock:
+            return self.replay.shared.items[table].can_sample(request.body["batch_size"])
+
+    def _sweep(self, now: float) -> None:
+        """Forgets, now and then, who has not been heard for long."""
+        self._next_sweep = now + LEASE_SECONDS / 10
+        for name, stream in list(self._streams.items()):
+            if name not in self._blocks and now - stream.heard > LEASE_SECONDS:
+                self._drop(name)
+        confirmed = self.replay.shared.confirmed
+        gone = [name for name in confirmed if name not in self._streams]
+        for name in itertools.islice(gone, max(0, len(confirmed) - MAX_CONFIRMED)):
+            del confirmed[name]
+
+    # --- work ------------------------------------------------------------------------------------
+
+    def _work(self) -> bool:
+        """Does one piece of work; returns whether there was any."""
+        shared = self.replay.shared
+        started = time.thread_time()
+        with shared.lock:
+            draw, stream = self._due_draw(), self._due_stream()
+            if draw is None and stream is None:
+                return False
+            if draw is not None and (stream is None or self._used_by_draws <= self._used_by_blocks):
+                self._give(draw)
+                self._used_by_draws += (time.thread_time() - started) / DRAW_SHARE
+            elif stream is not None:
+                self._put(stream)
+                self._used_by_blocks += (time.thread_time() - started) / (1 - DRAW_SHARE)
+        least = max(self._used_by_draws, self._used_by_blocks) - LAG_SECONDS
+        self._used_by_draws = max(self._used_by_draws, least)
+        self._used_by_blocks = max(self._used_by_blocks, least)
+        return True
+
+    def _due_draw(self) -> _Draw | None:
+        """Returns the oldest request of a table that has a batch for it."""
+        for name, draws in self._draws.items():
+            if draws:
+                draw = next(iter(draws.values()))
+                if self.replay.shared.items[name].can_sample(draw.batch_size):
+                    return draw
+        return None
+
+    def _due_stream(self) -> WriterStream | None:
+        """Returns the writer whose turn it is of those who have something that may go in."""
+        for name, requests in self._blocks.items():
+            stream = self._streams[name]
+            if not stream.waits:
+                try:
+                    stream.take(requests[min(requests)].body)
+                except (AgentkitError, LookupError, TypeError, ValueError, AttributeError) as error:
+                    self._refuse_stream(name, error)
+                    return self._due_stream()
+            table = stream.next_table()
+            if table is None or table.can_insert(1):
+                return stream
+        return None
+
+    def _give(self, draw: _Draw) -> None:
+        """Answers with a batch: a list of its keys, the fields of `SampleInfo`, and the leaves of its data."""
+        self._draws[draw.table].popitem(last=False)
+        keys, sample = self.replay.shared.items[draw.table].sample(draw.batch_size)
+        self._wire.answer(draw.request, [keys, *sample.info, *tree.flatten(sample.data)])
+
+    def _put(self, stream: WriterStream) -> None:
+        """Lets in what may go in of a writer's block, and tells it when all is in."""
+        requests = self._blocks[stream.name]
+        self._blocks.move_to_end(stream.name)
+        try:
+            whole = stream.advance()
+        except (AgentkitError, LookupError, TypeError, ValueError) as error:
+            self._refuse_stream(stream.name, error)
+            return
+        if whole:
+            sequence = min(requests)
+            self._wire.answer(requests.pop(sequence), sequence)
+            if not requests:
+                del self._blocks[stream.name]
+
+    def _refuse_stream(self, name: str, error: Exception) -> None:
+        """Ends the stream of a writer whose block does not fit: it is another version's, or damaged."""
+        for request in self._blocks.pop(name, {}).values():
+            self._wire.refuse(request, f"A block does not fit the tables: {error!r}.", "SpecError")
+        self._streams.pop(name).close()
+
+    def _refuse_late_draws(self, now: float) -> float:
+        """Tells samplers that they have waited long enough; returns when the next one will have."""
+        soonest = float("inf")
+        for name, draws in self._draws.items():
+            for key, draw in list(draws.items()):
+                if draw.deadline <= now:
+                    del draws[key]
+                    self._wire.refuse(draw.request, self.replay.shared.items[name].describe(), "ReplayTimeoutError")
+                else:
+                    soonest = min(soonest, draw.deadline)
+        return soonest

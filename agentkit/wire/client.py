@@ -1,0 +1,201 @@
+"""The client's end of the wire: asks a server that may be slow, go, and come back."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from agentkit.errors import AgentkitError
+from agentkit.types import Nest
+from agentkit.wire.keys import Keys
+from agentkit.wire.message import LONGEST_FRAME, decode, encode
+
+SILENT_SECONDS = 10.0
+"""A connection whose other end has been silent for this long (a vanished host, a stopped process) is given up."""
+
+_SLICE_SECONDS = 0.1
+"""How often one who waits looks whether the client was closed."""
+
+
+_RETRY_SECONDS = 0.2
+"""How long it takes at most to see that a server has come back."""
+
+
+class WireClosedError(AgentkitError, ConnectionError):
+    """Says that no server answers, or that this client was closed."""
+
+
+class WireTimeoutError(AgentkitError, TimeoutError):
+    """Says that a server that is there did not answer in time."""
+
+
+class RefusedError(AgentkitError, RuntimeError):
+    """Says why the server refused a request; `kind` is for programs."""
+
+    def __init__(self, message: str, kind: str):
+        super().__init__(message)
+        self.kind = kind
+
+
+class Client:
+    """Connects to a server; goes on when that comes back.
+
+    What was asked and not answered is asked again over each new connection, in order: a server may meet a request
+    twice, and takes care where that matters. One thread at a time; `close` may come from any.
+    Made in the process that uses it, after any fork.
+
+    Args:
+        address: as `Server.address` has it.
+        keys: the run's; needed for tcp.
+        patience: seconds for which the server may be away before `receive` says so.
+    """
+
+    def __init__(self, address: str, keys: Keys | None = None, patience: float = 2.0):
+        self.address = address
+        self.patience = patience
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._closed = False
+        self._number = 0
+        self._waiting: dict[int, list[bytes | memoryview]] = {}  # Asked and not answered.
+        self._unsent: list[int] = []
+        self._connected = False
+        self._away_since = time.monotonic()
+        context: zmq.SyncContext = zmq.Context.instance()  # Of this process, also after a fork.
+        self._socket: zmq.SyncSocket = context.socket(zmq.DEALER)
+        self._socket.linger = 0
+        self._socket.immediate = True  # A lost connection takes along what it had not sent: all is sent anew.
+        self._socket.maxmsgsize = LONGEST_FRAME
+        self._socket.reconnect_ivl, self._socket.reconnect_ivl_max = 20, int(_RETRY_SECONDS * 1000)
+        self._socket.heartbeat_ivl = int(SILENT_SECONDS * 1000 / 4)
+        self._socket.heartbeat_timeout = self._socket.heartbeat_ttl = int(SILENT_SECONDS * 1000)
+        if keys is not None:
+            self._socket.curve_serverkey = keys.server_public
+            self._socket.curve_publickey, self._socket.curve_secretkey = keys.client_public, keys.client_secret
+        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+        self._poller = zmq.Poller()
+        self._poller.register(self._monitor, zmq.POLLIN)
+        self._socket.connect(address)
+
+    @property
+    def num_waiting(self) -> int:
+        """Returns how many requests are not answered yet."""
+        return len(self._waiting)
+
+    @property
+    def closed(self) -> bool:
+        """Returns whether `close` was called."""
+        return self._closed
+
+    def forget(self) -> None:
+        """Waits no longer for what was asked so far."""
+        with self._lock:
+            self._waiting.clear()
+            self._unsent.clear()
+
+    def ask(self, body: Nest, timeout: float) -> Nest:
+        """Sends a request and returns its answer.
+
+        Raises:
+            RefusedError: the server refuses it.
+            WireTimeoutError: no answer within `timeout` seconds.
+            WireClosedError: the server is away for `patience` seconds, or this client was closed.
+        """
+        deadline = time.monotonic() + timeout
+        with self._lock:
+            number = self.send(body)
+            try:
+                while (found := self.receive(deadline - time.monotonic())) is not None:
+                    if found[0] == number:
+                        return found[1]
+            finally:
+                self._waiting.pop(number, None)
+            if not self._connected:
+                raise self._away(timeout)
+            raise WireTimeoutError(f"The server at {self.address} gave no answer within {timeout:g} s.")
+
+    def send(self, body: Nest) -> int:
+        """Sends a request, at once or as soon as the server is there; returns its number."""
+        with self._lock:
+            self._check_open()
+            self._number += 1
+            self._waiting[self._number] = encode(self._number, body)
+            self._unsent.append(self._number)
+            self._send_unsent()
+            return self._number
+
+    def receive(self, timeout: float) -> tuple[int, Nest] | None:
+        """Returns the number and the answer of any request that waits; None if none comes within `timeout` seconds.
+
+        Raises:
+            RefusedError: the server refuses one.
+            WireClosedError: the server is away for `patience` seconds, or this client was closed.
+        """
+        deadline = time.monotonic() + timeout
+        with self._lock:
+            while True:
+                self._check_open()
+                left = deadline - time.monotonic()
+                self._poller.register(self._socket, zmq.POLLIN | (zmq.POLLOUT if self._unsent else 0))
+                ready = dict(self._poller.poll(int(max(0.0, min(left, _SLICE_SECONDS) * 1000))))
+                if self._monitor in ready:
+                    self._follow()
+                if self._unsent:
+                    self._send_unsent()
+                if ready.get(self._socket, 0) & zmq.POLLIN:
+                    number, answer = decode(self._socket.recv_multipart(copy=False))
+                    if self._waiting.pop(number, None) is None:
+                        continue  # It was asked twice, or is not waited for any more.
+                    if "error" in answer:
+                        raise RefusedError(answer["error"], answer["kind"])
+                    return number, answer["value"]
+                away = 0.0 if self._connected else time.monotonic() - self._away_since
+                if away >= self.patience and timeout - left >= min(timeout, _RETRY_SECONDS + _SLICE_SECONDS):
+                    raise self._away(away)
+                if left <= 0:
+                    return None
+
+    def _away(self, seconds: float) -> WireClosedError:
+        return WireClosedError(f"No server of this run answers at {self.address} (waited {seconds:.1f} s).")
+
+    def _follow(self) -> None:
+        """Learns that a connection was made or lost, and sends anew what a lost one took along."""
+        event = recv_monitor_message(self._monitor)["event"]
+        if self._connected != (event == zmq.EVENT_HANDSHAKE_SUCCEEDED):
+            self._connected = not self._connected
+            self._away_since = time.monotonic()
+            if not self._connected:
+                self._unsent = list(self._waiting)
+
+    def _send_unsent(self) -> None:
+        try:
+            while self._unsent:
+                parts = self._waiting.get(self._unsent[0])
+                if parts is not None:
+                    self._socket.send_multipart(parts, copy=False, flags=zmq.NOBLOCK)
+                del self._unsent[0]
+        except zmq.Again:
+            return  # It is away, or has its hands full.
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise WireClosedError(f"This connection to {self.address} was closed.")
+        if self._pid != os.getpid():
+            raise WireClosedError("This connection was made before a fork, in another process. Make one here.")
+
+    def close(self) -> None:
+        """Disconnects; who waits gets `WireClosedError`. May be called twice."""
+        self._closed = True
+        with self._lock:
+            if self._pid == os.getpid() and not self._socket.closed:
+                self._socket.disable_monitor()
+                self._monitor.close(linger=0)
+                self._socket.close(linger=0)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_monitor"):  # Else it was never connected.
+            self.close()

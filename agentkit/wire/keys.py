@@ -1,0 +1,35 @@
+"""Keys of a run: a pair for its servers and one for its clients, both derived from the run's secret (decision 105).
+
+Who knows the secret is a member, and holds both pairs. It is in the run folder's ``board.json`` (mode 600), and comes
+to nodes on other hosts as it does for the run store; no key travels.
+"""
+
+from __future__ import annotations
+
+import hmac
+from typing import NamedTuple
+
+import zmq
+from zmq.utils import z85
+
+
+class Keys(NamedTuple):
+    """Holds a run's keys for CURVE (Bernstein et al., CurveZMQ, RFC 26), 40 characters of Z85 each."""
+
+    server_public: bytes
+    server_secret: bytes
+    client_public: bytes
+    client_secret: bytes
+
+
+def derive_keys(secret: str) -> Keys:
+    """Returns the keys of the run with this secret: the same in each of its processes.
+
+    Args:
+        secret: the run id; of 128 random bits, since whoever records a handshake can try guesses on it.
+    """
+    found = []
+    for who in ("server", "client"):
+        private = z85.encode(hmac.digest(secret.encode(), f"agentkit wire 1, {who}".encode(), "sha256"))
+        found += [zmq.curve_public(private), private]
+    return Keys(*found)

@@ -1,0 +1,262 @@
+"""The in-process replay behind the wire: the contract of every backend, and each row once, whatever happens."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from agentkit import errors
+from agentkit.replay import Fifo, InProcessReplay, Prioritized, Queue, SampleToInsertRatio
+from agentkit.replay.served import ServedReplay, writer
+from agentkit.testing.replay import ReplayContract, make_step, pair_table, wait_until, write_pairs
+from agentkit.wire import derive_keys
+from tests.replay.served.pair import Host, Served
+
+LONG = 30.0
+
+
+class TestServedReplay(ReplayContract):
+    def make_replay(self, tables, **kwargs):
+        return Served(tables, **kwargs)
+
+
+@pytest.fixture
+def hosts():
+    made = []
+
+    def make(*tables, **kwargs):
+        made.append(Host(list(tables), **kwargs))
+        return made[-1]
+
+    yield make
+    for host in made:
+        host.close()
+
+
+def write_trios(to, numbers):
+    """Writes an item over each three steps in a row: its first step is its number."""
+    for number in numbers:
+        index = to.append(make_step(number))
+        if index >= 2:
+            to.create_item("pairs", 1.0, index - 2, index + 1, inline=np.float32(number - 2))
+
+
+def stored(host):
+    """The numbers of all items at the server, oldest first; checks that each is whole."""
+    data, _ = host.server.replay.contents("pairs")
+    np.testing.assert_array_equal(data.first[:, 0], data.action)
+    np.testing.assert_array_equal(data.value, data.action)
+    np.testing.assert_array_equal(data.last[:, 0], data.action + 2)
+    return data.action.tolist()
+
+
+@pytest.mark.parametrize("tcp", [False, True], ids=["ipc", "tcp"])
+def test_each_row_arrives_once_and_in_order_over_lost_connections(hosts, tcp, monkeypatch):
+    monkeypatch.setattr(writer, "MAX_STEPS", 3)  # Many blocks, of which several are on their way at each cut.
+    host = hosts(pair_table(max_size=10_000), tcp=tcp)
+    replay = host.connect(default_timeout=LONG)
+    one = replay.writer(3)
+    thread = threading.Thread(target=write_trios, args=(one, range(3000)), daemon=True)
+    thread.start()
+    cuts = 0
+    while thread.is_alive() and cuts < 12:
+        time.sleep(0.02)
+        host.cut()
+        cuts += 1
+    thread.join(LONG)
+    one.flush()
+    assert cuts >= 3, "the writer was done before anything was cut"
+    assert stored(host) == list(range(2998))
+    replay.close()
+
+
+def test_a_server_that_comes_back_with_a_checkpoint_gets_no_row_twice(hosts, tmp_path, monkeypatch):
+    """What was confirmed after the checkpoint goes with the server; all else is there once, with its history."""
+    monkeypatch.setattr(writer, "MAX_STEPS", 4)
+    # The limit stops the writer in the middle of a block: 102 items are in, and the block's others wait.
+    table = pair_table(max_size=10_000, rate_limiter=SampleToInsertRatio(1.0, 1, (-1e6, 102.0)))
+    host = hosts(table)
+    replay = host.connect(default_timeout=LONG)
+    one = replay.writer(3)
+    thread = threading.Thread(target=write_trios, args=(one, range(400)), daemon=True)
+    thread.start()
+    assert wait_until(lambda: replay.info("pairs").num_inserted == 102)
+    time.sleep(0.2)
+    replay.save(tmp_path)
+    host.kill()
+    assert thread.is_alive()
+    host.start(tmp_path)
+    assert host.server.replay.info("pairs").num_inserted == 102
+    replay.count_as_sampled("pairs", 150)
+    assert wait_until(lambda: replay.info("pairs").num_inserted == 252)
+    host.kill()  # The checkpoint is old by now.
+    host.start(tmp_path)
+    replay.count_as_sampled("pairs", 1000)
+    thread.join(LONG)
+    one.flush()
+    found = stored(host)
+    assert found[:102] == list(range(102))
+    rest = found[102:]
+    assert rest == list(range(rest[0], 398)), "each row once, and in order"
+    assert 240 <= rest[0] <= 252, "no more is lost than was confirmed, and not a row of it came twice"
+    replay.close()
+
+
+def test_a_writer_that_is_not_heard_for_long_tells_its_history_again(hosts):
+    host = hosts(pair_table())
+    replay = host.connect(default_timeout=LONG)
+    one = replay.writer(3)
+    write_trios(one, range(4))
+    one.flush()
+    host.stop()
+    (stream,) = host.server._streams.values()
+    stream.heard -= 1e6
+    host.server._next_sweep = 0.0
+    host._run()
+    assert wait_until(lambda: not host.server._streams)
+    for number in (4, 5):
+        index = one.append(make_step(number))
+        one.create_item("pairs", 1.0, index - 2, index + 1, inline=np.float32(number - 2))
+    one.close()
+    assert stored(host) == [0, 1, 2, 3]
+    assert wait_until(lambda: not host.server._streams and not host.server.replay.shared.confirmed)
+    store = host.server.replay.shared.stores[0]
+    assert store.num_rows - 1 - store.num_free == 8, "a first and a last step of each item, and nothing else"
+    replay.close()
+
+
+def test_many_writers_are_told_apart(hosts):
+    host = hosts(pair_table(max_size=10_000))
+    replays = [host.connect(default_timeout=LONG) for _ in range(4)]
+
+    def write(replay, base):
+        one = replay.writer(1)
+        write_pairs(one, "pairs", range(base, base + 300))
+        one.close()
+
+    threads = [threading.Thread(target=write, args=(r, 1000 * i)) for i, r in enumerate(replays)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LONG)
+    data, _ = host.server.replay.contents("pairs")
+    for i in range(4):
+        mine = [number for number in data.action.tolist() if number // 1000 == i]
+        assert mine == list(range(1000 * i, 1000 * i + 300))
+    for replay in replays:
+        replay.close()
+
+
+def test_a_sampler_that_draws_ahead_stays_within_the_limit_and_takes_back_what_it_did_not_get(hosts):
+    host = hosts(pair_table(rate_limiter=SampleToInsertRatio(2.0, 4, 8.0)))
+    replay = host.connect(default_timeout=LONG, draw_ahead=True)
+    one = replay.writer(1)
+    write_pairs(one, "pairs", range(8))
+    sampler = replay.sampler("pairs", 4, timeout=0.3)
+    assert wait_until(sampler.ready)
+    for _ in range(4):
+        next(sampler)
+    with pytest.raises(errors.ReplayTimeoutError):
+        next(sampler)
+    assert replay.info("pairs").num_sampled == 16
+    sampler.close()
+    write_pairs(one, "pairs", range(4))
+    assert replay.info("pairs").num_sampled == 16, "what it asked for is not drawn for nobody"
+    replay.close()
+
+
+def test_a_queue_is_not_drawn_from_ahead(hosts):
+    host = hosts(pair_table(max_size=64, sampler=Fifo(), rate_limiter=Queue(64), max_times_sampled=1))
+    replay = host.connect(default_timeout=LONG, draw_ahead=True)
+    one = replay.writer(1)
+    write_pairs(one, "pairs", range(12))
+    sampler = replay.sampler("pairs", 4)
+    assert next(sampler).sample.data.action.tolist() == [0, 1, 2, 3]
+    sampler.close()
+    assert replay.info("pairs")[1:] == (8, 64, 12, 4)
+    replay.close()
+
+
+def test_an_absent_server_is_said_to_be_away_and_found_again(hosts):
+    host = hosts(pair_table())
+    replay = host.connect(default_timeout=LONG)
+    one, sampler = replay.writer(1), replay.sampler("pairs", 1, timeout=1.0)
+    write_pairs(one, "pairs", [1])
+    next(sampler)
+    host.kill()
+    with pytest.raises(errors.ReplayClosedError, match="away"):
+        replay.info("pairs")
+    with pytest.raises(errors.ReplayClosedError):
+        for _ in range(10):
+            try:
+                next(sampler)
+            except errors.ReplayTimeoutError:
+                continue
+    with pytest.raises(errors.ReplayClosedError, match="away"):
+        host.connect(connect_timeout=0.3)
+    host.start()
+    write_pairs(one, "pairs", [2])
+    assert next(sampler).sample.data.action.tolist() == [2]
+    replay.close()
+
+
+def test_other_tables_and_strangers_are_refused(hosts):
+    host = hosts(pair_table(max_size=7), tcp=True)
+    with pytest.raises(errors.ConfigError, match="max_size: expected 8, found 7"):
+        ServedReplay([pair_table(max_size=8)], host.address, host.keys)
+    with pytest.raises(errors.UnknownNameError, match="others"):
+        ServedReplay([pair_table("others")], host.address, host.keys)
+    with pytest.raises(errors.ReplayClosedError):
+        ServedReplay(host.tables, host.address, derive_keys("another run"), connect_timeout=0.5)
+
+
+@pytest.mark.parametrize("sampler", [Fifo(), Prioritized(0.6)], ids=str)
+def test_what_is_saved_served_is_restored_in_process(hosts, tmp_path, sampler):
+    host = hosts(pair_table(max_size=50, sampler=sampler))
+    replay = host.connect(default_timeout=LONG)
+    one = replay.writer(3)
+    write_trios(one, range(120))
+    one.flush()
+    replay.save(tmp_path)
+    with InProcessReplay(host.tables) as ours:
+        ours.restore(tmp_path)
+        assert ours.contents("pairs")[0].action.tolist() == stored(host) == list(range(68, 118))
+    replay.close()
+
+
+@pytest.mark.full
+def test_writers_at_full_speed_leave_a_sampler_most_of_its_rate(hosts):
+    """Loose: all share the cores of this machine; the shares of the server's own time are what is asserted."""
+    host = hosts(pair_table(max_size=100_000))
+    replay = host.connect(default_timeout=LONG, draw_ahead=True)
+    one = replay.writer(1)
+    write_pairs(one, "pairs", range(1000))
+    stopping = threading.Event()
+
+    def push():
+        mine = host.connect(default_timeout=LONG).writer(1)
+        while not stopping.is_set():
+            index = mine.append(make_step(0))
+            mine.create_item("pairs", 1.0, index, index + 1, inline=np.float32(0))
+
+    def batches(seconds):
+        sampler, count = replay.sampler("pairs", 256), 0
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            next(sampler)
+            count += 1
+        sampler.close()
+        return count
+
+    alone = batches(4.0)
+    threads = [threading.Thread(target=push, daemon=True) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    beside = batches(4.0)
+    stopping.set()
+    for thread in threads:
+        thread.join(LONG)
+    assert replay.info("pairs").num_inserted > 2000, "the writers starve"
+    assert beside > 0.1 * alone, f"{alone} batches alone, {beside} beside writers"
+    replay.close()

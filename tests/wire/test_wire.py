@@ -1,0 +1,331 @@
+"""The wire between processes: what it carries, what it does about servers that go, and whom it keeps out."""
+
+import multiprocessing
+import os
+import socket
+import stat
+import struct
+import threading
+import time
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import zmq
+
+from agentkit.errors import ConfigError, SpecError
+from agentkit.wire import (
+    Client,
+    RefusedError,
+    Server,
+    WireClosedError,
+    WireTimeoutError,
+    derive_keys,
+    listen_address,
+    private_address,
+)
+from agentkit.wire.message import LONGEST_FRAME, PART_BYTES, SMALL_BYTES
+
+LONG = 20.0
+KEYS = derive_keys("a secret of the run")
+
+
+class Pair(NamedTuple):
+    first: object
+    second: object
+
+
+class Echo:
+    """A server in a thread that answers with what it was asked; "wait" is never answered."""
+
+    def __init__(self, address, keys=None):
+        self.server = Server(address, keys)
+        self.address = self.server.address
+        self.seen = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self):
+        while not self._stop.is_set():
+            request = self.server.receive(0.02)
+            if request is None:
+                continue
+            self.seen.append(request.body)
+            if isinstance(request.body, str) and request.body == "refuse":
+                self.server.refuse(request, "not this", "test")
+            elif not (isinstance(request.body, str) and request.body == "wait"):
+                self.server.answer(request, request.body)
+        self.server.close()
+
+    def close(self):
+        self._stop.set()
+        self._thread.join(LONG)
+
+
+@pytest.fixture(params=["ipc", "tcp"])
+def echo(request, tmp_path):
+    tmp_path.chmod(0o700)
+    tcp = request.param == "tcp"
+    echo = Echo(listen_address("lo") if tcp else private_address(tmp_path, "s"), KEYS if tcp else None)
+    echo.keys = KEYS if tcp else None
+    yield echo
+    echo.close()
+
+
+@pytest.fixture
+def guarded():
+    echo = Echo(listen_address("lo"), KEYS)
+    yield echo
+    echo.close()
+
+
+@pytest.fixture
+def client(echo):
+    client = Client(echo.address, echo.keys, patience=LONG)
+    yield client
+    client.close()
+
+
+def test_nests_come_back_as_they_went(client):
+    frames = np.arange(2 * PART_BYTES + 12, dtype=np.uint8).reshape(4, -1)  # Of three parts.
+    nest = {
+        "pair": Pair(np.float32(1.5), [None, True, 3, float("inf"), "text"]),
+        "frames": frames,
+        "none": (np.zeros((0, 3), np.int64), ()),
+        "one part": np.full(PART_BYTES // 8, 7, np.int64),
+        "small": [np.full(SMALL_BYTES // 4 - i, i, np.int32) for i in range(40)],  # More than a part together.
+    }
+    found = client.ask(nest, LONG)
+    assert list(found) == list(nest) and type(found["pair"]) is Pair
+    assert found["pair"].first.dtype == np.float32 and found["pair"].first.shape == () and found["pair"].first == 1.5
+    assert found["pair"].second == [None, True, 3, float("inf"), "text"]
+    np.testing.assert_array_equal(found["frames"], frames)
+    assert found["none"][0].shape == (0, 3) and found["none"][0].dtype == np.int64 and found["none"][1] == ()
+    np.testing.assert_array_equal(found["one part"], nest["one part"])
+    assert all((small == i).all() and len(small) == SMALL_BYTES // 4 - i for i, small in enumerate(found["small"]))
+    found["one part"][:] = found["small"][0][:] = found["frames"][0, 0] = 0  # The caller owns it.
+
+
+def test_what_is_no_nest_of_numbers_is_refused_before_it_is_sent(client):
+    for bad in (np.array([object()]), {"a": {1, 2}}, {1: np.zeros(2)}, b"bytes"):
+        with pytest.raises(SpecError):
+            client.ask(bad, LONG)
+    assert client.ask("still here", LONG) == "still here"
+
+
+def test_refusals_and_deadlines(client, echo):
+    with pytest.raises(RefusedError, match="not this") as caught:
+        client.ask("refuse", LONG)
+    assert caught.value.kind == "test"
+    with pytest.raises(WireTimeoutError):
+        client.ask("wait", 0.3)
+    assert client.num_waiting == 0
+    assert client.ask(1, LONG) == 1
+
+
+def test_who_waits_hears_of_a_close(client):
+    raised = []
+
+    def wait():
+        try:
+            client.ask("wait", LONG)
+        except WireClosedError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    time.sleep(0.2)
+    client.close()
+    thread.join(LONG / 2)
+    assert len(raised) == 1
+
+
+def test_what_was_not_answered_is_asked_again_of_a_server_that_comes_back(tmp_path):
+    tmp_path.chmod(0o700)
+    address = private_address(tmp_path, "s")
+    client = Client(address, patience=0.3)
+    with pytest.raises(WireClosedError, match="No server"):
+        client.ask("nobody", LONG)
+    first = Echo(address)
+    assert client.ask("here", LONG) == "here"
+    numbers = [client.send("wait"), client.send("wait")]
+    deadline = time.monotonic() + LONG
+    while len(first.seen) < 3 and time.monotonic() < deadline:
+        client.receive(0.01)
+    first.close()
+    client.patience = LONG
+    assert client.receive(0.5) is None
+    second = Echo(address)
+    second.seen = first.seen  # Only what comes now counts.
+    del second.seen[:]
+    assert client.receive(0.5) is None
+    assert second.seen == ["wait", "wait"] and client.num_waiting == len(numbers)
+    client.close()
+    second.close()
+
+
+def _ask_in_child(address, keys, connection):
+    client = Client(address, keys)
+    connection.send(client.ask("from a child", LONG))
+    client.close()
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_child_makes_its_own_connection_after_a_fork(client, echo):
+    assert client.ask("before", LONG) == "before"
+    ours, theirs = multiprocessing.Pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            try:
+                client.ask("with the parent's", 1.0)
+            except WireClosedError:
+                _ask_in_child(echo.address, echo.keys, theirs)
+        finally:
+            os._exit(0)
+    assert ours.poll(LONG) and ours.recv() == "from a child"
+    os.waitpid(child, 0)
+    assert client.ask("after", LONG) == "after"
+
+
+def test_addresses_that_strangers_could_reach_are_refused(tmp_path):
+    tmp_path.chmod(0o755)
+    with pytest.raises(ConfigError, match="open to others"):
+        Server(private_address(tmp_path, "s"))
+    with pytest.raises(ConfigError, match="keys"):
+        Server("tcp://127.0.0.1:*")
+    with pytest.raises(ConfigError, match="100 bytes at most"):
+        Server(f"ipc://{tmp_path}/{'long' * 30}")
+    assert private_address(tmp_path / ("long" * 30), "s") is None
+    tmp_path.chmod(0o700)
+    server = Server(private_address(tmp_path, "s"))
+    assert stat.S_ISSOCK((tmp_path / "s").stat().st_mode)
+    server.close()
+
+
+def test_keys_follow_from_the_secret_alone():
+    assert derive_keys("a secret of the run") == KEYS
+    other = derive_keys("another")
+    assert not set(other) & set(KEYS) and len(set(KEYS)) == 4
+
+
+# Strangers ----------------------------------------------------------------------------------------
+
+
+def _stranger(case):
+    """The keys of a stranger: what he may know, and what he lacks."""
+    other = derive_keys("another run")
+    return {
+        "another run's": other,
+        "the server's public key, and no member's": KEYS._replace(
+            client_public=other.client_public, client_secret=other.client_secret
+        ),
+        "a member's public key without the secret": KEYS._replace(
+            client_secret=other.client_secret, client_public=KEYS.client_public
+        ),
+    }[case]
+
+
+@pytest.mark.parametrize(
+    "case",
+    ["another run's", "the server's public key, and no member's", "a member's public key without the secret"],
+)
+def test_wrong_keys_get_nowhere(case, guarded):
+    stranger = Client(guarded.address, _stranger(case), patience=0.7)
+    with pytest.raises(WireClosedError):
+        stranger.ask("let me in", LONG)
+    stranger.close()
+    assert guarded.seen == []
+
+
+def test_no_key_gets_nowhere(guarded):
+    stranger = Client(guarded.address, patience=0.7)
+    with pytest.raises(WireClosedError):
+        stranger.ask("let me in", LONG)
+    stranger.close()
+    assert guarded.seen == []
+
+
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + b"\0" + bytes(31)
+
+
+def test_garbage_and_endless_frames_of_strangers_end_their_connections_alone(guarded):
+    host, port = guarded.address.removeprefix("tcp://").split(":")
+    endless = GREETING + b"\x06" + struct.pack("!Q", 1 << 40)  # A command that says it is a terabyte long.
+    for sent in (b"GET / HTTP/1.0\r\n\r\n" * 20, os.urandom(4096), endless + bytes(1000)):
+        with socket.create_connection((host, int(port)), timeout=LONG) as stranger:
+            stranger.sendall(sent)
+            deadline = time.monotonic() + LONG
+            while time.monotonic() < deadline:
+                try:
+                    if not stranger.recv(65536):
+                        break
+                except ConnectionError:
+                    break
+            assert time.monotonic() < deadline, "it is still held"
+    member = Client(guarded.address, KEYS, patience=LONG)
+    assert member.ask("served", LONG) == "served"
+    member.close()
+    assert guarded.seen == ["served"] and guarded.server.num_dropped == 0
+
+
+def _raw_member(address, keys):
+    raw = zmq.Context.instance().socket(zmq.DEALER)
+    raw.linger = 0
+    raw.curve_serverkey, raw.curve_publickey, raw.curve_secretkey = keys[0], keys[2], keys[3]
+    raw.connect(address)
+    return raw
+
+
+def test_damaged_messages_of_members_are_dropped_and_counted(guarded):
+    raw = _raw_member(guarded.address, KEYS)
+    messages = [
+        [b"not json"],
+        [b"[1]"],
+        [b'[1, 4, 0, {"array": "float32", "shape": [1099511627776]}]'],
+        [b'[1, 5, 9, {"array": "float32", "shape": [2]}]', b"12345678"],
+        [b'[1, 6, 7, {"array": "float32", "shape": [2]}]', b"1234567"],
+        [b'[1, 7, 8, {"array": "object", "shape": [1]}]', b"12345678"],
+        [b'[1, 8, 0, {"namedtuple": ["os", "terminal_size"], "fields": {"a": null}}]'],
+        [b"[1, 9, 0, null]", b"left over"],
+        [b"[1, 10, 4, null]", b"left"],
+        [b"[2, 11, null]"],
+    ]
+    for message in messages:
+        raw.send_multipart(message)
+    answers = []
+    while len(answers) < 8 and raw.poll(LONG * 1000):
+        answers.append(raw.recv_multipart()[0])
+    assert guarded.server.num_dropped == len(messages) and guarded.seen == []
+    assert b"version 2 of the wire, expected 1" in answers[-1]
+    raw.send_multipart([b"[1, 12, 0, null]"])
+    assert raw.poll(LONG * 1000) and b'"value"' in raw.recv_multipart()[0]
+    raw.send_multipart([b"[1, 13, 0, null]", bytes(LONGEST_FRAME + 1)])  # Ends the connection.
+    member = Client(guarded.address, KEYS, patience=LONG)
+    assert member.ask("served", LONG) == "served"
+    member.close()
+    raw.close()
+    assert guarded.seen == [None, "served"]
+
+
+def test_a_thousand_idle_connections_keep_no_member_out(guarded):
+    host, port = guarded.address.removeprefix("tcp://").split(":")
+    early = Client(guarded.address, KEYS, patience=LONG)
+    assert early.ask("early", LONG) == "early"
+    idle = [socket.create_connection((host, int(port)), timeout=LONG) for _ in range(1000)]
+    try:
+        assert early.ask("still", LONG) == "still"
+        late = Client(guarded.address, KEYS, patience=LONG)
+        started = time.monotonic()
+        assert late.ask("late", LONG) == "late"
+        assert time.monotonic() - started < 3.0, "it waited for the strangers to be dropped"
+        late.close()
+        last = idle[-1]
+        last.settimeout(LONG)
+        while last.recv(4096):  # The greeting, and then the end: nobody is held for ever.
+            pass
+    finally:
+        for each in idle:
+            each.close()
+        early.close()
