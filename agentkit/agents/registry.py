@@ -68,6 +68,7 @@ _AGENTS = {
     "sac": _CONTINUOUS,
     "td3": _CONTINUOUS,
     "td3_bc": _OFFLINE_CONTINUOUS,
+    "tqc": _CONTINUOUS,
     "trpo": _ON_POLICY,
 }
 

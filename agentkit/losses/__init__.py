@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from agentkit.losses.distributional import categorical_q_learning_loss as categorical_q_learning_loss
     from agentkit.losses.distributional import categorical_target as categorical_target
     from agentkit.losses.distributional import categorical_td_loss as categorical_td_loss
+    from agentkit.losses.distributional import quantile_huber_loss as quantile_huber_loss
     from agentkit.losses.distributional import quantile_q_learning_loss as quantile_q_learning_loss
     from agentkit.losses.mpo import MPOConstraints as MPOConstraints
     from agentkit.losses.mpo import MPODuals as MPODuals
@@ -93,6 +94,7 @@ __all__ = [
     "n_step_targets",
     "policy_gradient_loss",
     "q_learning_error",
+    "quantile_huber_loss",
     "quantile_q_learning_loss",
     "sequence_priorities",
     "signed_hyperbolic",

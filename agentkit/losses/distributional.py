@@ -9,6 +9,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from agentkit.losses.library import rlax
 from agentkit.types import Array
@@ -111,3 +112,19 @@ def quantile_q_learning_loss(
     loss = functools.partial(rlax.quantile_q_learning, huber_param=huber_delta)
     per_item = jax.vmap(loss)(quantiles_tm1, taus_tm1, a_tm1, r_t, discount_t, quantiles_selector_t, quantiles_target_t)
     return per_item / huber_delta if huber_delta > 0 else per_item
+
+
+def quantile_huber_loss(quantiles: Array, fractions: Array, targets: Array) -> jax.Array:
+    """Returns quantile regression losses ``[B]``: the mean over quantiles and targets of |tau - 1(u < 0)| L(u).
+
+    u is target less quantile, and L the Huber loss, which turns linear at 1 (Dabney et al. 2018, 1710.10044, eq. 10;
+    Kuznetsov et al. 2020, 2005.04269, whose mean this is).
+
+    Args:
+        quantiles: ``[B, M]``; gradients reach these, and `targets` if they are not stopped.
+        fractions: tau, at which they are quantiles, ``[M]``.
+        targets: samples of the distribution, equally likely, ``[B, K]``.
+    """
+    errors = targets[:, None, :] - quantiles[:, :, None]  # [B, M, K]
+    weights = jnp.abs(fractions[None, :, None] - (errors < 0))
+    return jnp.mean(weights * optax.huber_loss(errors), axis=(1, 2))

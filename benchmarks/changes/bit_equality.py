@@ -28,7 +28,21 @@ from agentkit.envs.reach_goal import BitFlip
 
 REPLAY = {"min_replay_size": 20, "batch_size": 8, "replay_size": 1_000}
 SMALL = {"hidden_sizes": (16,)}
-CONTINUOUS = ("cql", "crr", "d4pg", "ddpg", "droq", "iql", "mpo", "recurrent_sac", "redq", "sac", "td3", "td3_bc")
+CONTINUOUS = (
+    "cql",
+    "crr",
+    "d4pg",
+    "ddpg",
+    "droq",
+    "iql",
+    "mpo",
+    "recurrent_sac",
+    "redq",
+    "sac",
+    "td3",
+    "td3_bc",
+    "tqc",
+)
 ON_POLICY = ("a2c", "impala", "npg", "ppo", "reinforce", "trpo")
 SEQUENCES = {"sequence_length": 8, "sequence_period": 4, "min_replay_size": 4}
 # A setting that was renamed stands here under both names: each commit takes the one it knows.

@@ -117,7 +117,7 @@ NEAREST: dict[str, tuple[str, ...]] = {
 }
 """Tests nearest to a file of agentkit/, for those whose own file is not all; of a folder, what follows the own file."""
 
-BY_HAND = ("sac", "td3", "td3_bc", "ddpg", "d4pg", "redq", "droq", "cql", "discrete_sac", "crr", "iql", "mpo")
+BY_HAND = ("sac", "td3", "td3_bc", "ddpg", "d4pg", "redq", "droq", "cql", "discrete_sac", "crr", "iql", "mpo", "tqc")
 
 PUT_TOGETHER = (
     "agents/test_losses_by_hand.py",

@@ -12,7 +12,22 @@ import numpy as np
 import optax
 import pytest
 
-from agentkit.agents import cql, crr, d4pg, ddpg, discrete_sac, droq, iql, mpo, recurrent_sac, redq, sac, td3, td3_bc
+from agentkit.agents import (
+    cql,
+    crr,
+    d4pg,
+    ddpg,
+    discrete_sac,
+    droq,
+    iql,
+    mpo,
+    recurrent_sac,
+    redq,
+    sac,
+    td3,
+    td3_bc,
+    tqc,
+)
 from agentkit.networks import ActorCriticNetworks, Network
 from agentkit.types import LossOutput, ReplaySample
 
@@ -215,9 +230,11 @@ def _soft_losses(module: ModuleType, networks: Any, config: Any) -> Any:
 
 
 def _soft_update(module: ModuleType, networks: Any = NETWORKS, **changes: Any) -> Any:
-    own = {redq: {"num_critics": 2}, discrete_sac: {"target_entropy_ratio": 0.0}}.get(module, {"target_entropy": 0.0})
+    own = {redq: {"num_critics": 2}, tqc: {"num_critics": 2}, discrete_sac: {"target_entropy_ratio": 0.0}}.get(
+        module, {"target_entropy": 0.0}
+    )
     delay = {"policy_delay": 1} if module in (redq, droq) else {}
-    if module is redq:
+    if module in (redq, tqc):
         own = {**own, "target_entropy": 0.0}
     if module is cql:
         own = {**own, "policy_learning_rate": 0.1}
@@ -230,7 +247,7 @@ def _soft_update(module: ModuleType, networks: Any = NETWORKS, **changes: Any) -
     return module.make_update(networks, _soft_losses(module, networks, config), config)
 
 
-SOFT = [sac, recurrent_sac, discrete_sac, cql, redq, droq]
+SOFT = [sac, recurrent_sac, discrete_sac, cql, redq, droq, tqc]
 
 
 def _critics(state: Any, target: bool = False) -> np.ndarray:
@@ -277,7 +294,7 @@ def test_a_temperature_that_is_not_learned_stays(module: ModuleType) -> None:
     assert state.log_alpha == np.log(np.float32(0.5)) and state.policy != 1.0
 
 
-@pytest.mark.parametrize("module", [sac, recurrent_sac, cql, redq, droq])
+@pytest.mark.parametrize("module", [sac, recurrent_sac, cql, redq, droq, tqc])
 def test_the_target_entropy_is_minus_the_number_of_action_dimensions(module: ModuleType) -> None:
     """Where nothing else is asked for; the temperature then follows Adam's steps along entropy + 3."""
     networks = NETWORKS._replace(action_shape=(3,))

@@ -210,7 +210,7 @@ def test_other_settings_take_the_place_of_the_defaults() -> None:
         drq.Config(max_shift=-1)
 
 
-@pytest.mark.parametrize("name", ["cql", "crr", "droq", "iql", "redq", "td3_bc"])
+@pytest.mark.parametrize("name", ["cql", "crr", "droq", "iql", "redq", "td3_bc", "tqc"])
 def test_other_agents_with_critics_take_it(name: str) -> None:
     agent = make(name, {}, drq.Config())
     update = agent.make_update(agent.make_networks(IMAGES))
