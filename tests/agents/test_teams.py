@@ -12,9 +12,9 @@ from agentkit import specs
 from agentkit.agents import registry
 from agentkit.experiment import ExperimentConfig, run
 from agentkit.experiment.policies.export.numpy_policy import Policy as NumpyPolicy
+from tests.agents.teams import make_hints
 from tests.agents.test_action_masks import small
 from tests.agents.test_qmix import observations_of
-from tests.agents.teams import make_hints
 from tests.experiment.deploy.policies import policy_of
 
 AGENTS = [name for name in registry.names() if "team" in registry.about(name).actions]
