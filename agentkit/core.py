@@ -108,6 +108,8 @@ class ActorParts(NamedTuple):
         evaluation: whether the actor is to be judged by, and not to explore.
         environment: that it will act in, for planners; None where a policy was loaded to act anywhere.
         make_policy_actor: makes the actor of the agent's own policy, with these parts; None where it has no policy.
+        actor_id: which one it is of the actors that explore together, from 0.
+        num_actors: how many those are.
     """
 
     environment_spec: EnvironmentSpec
@@ -118,6 +120,8 @@ class ActorParts(NamedTuple):
     evaluation: bool = False
     environment: Any = None
     make_policy_actor: Callable[[], Actor] | None = None
+    actor_id: int = 0
+    num_actors: int = 1
 
 
 class Adder(abc.ABC):

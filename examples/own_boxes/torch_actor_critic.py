@@ -74,6 +74,7 @@ class TorchLearner:
     """Learns policy and value by Adam; has the methods of `core.Learner`."""
 
     def __init__(self, parts):
+        torch.set_num_threads(1)  # In so small a network, threads would wait for one another.
         torch.manual_seed(parts.seed)
         self.dataset, self.network = parts.dataset, make_network()
         self.optimizer = torch.optim.Adam(self.network.parameters(), 5e-3)

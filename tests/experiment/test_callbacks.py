@@ -166,11 +166,11 @@ def test_the_best_policy_is_kept_and_read_back(tmp_path: pathlib.Path) -> None:
     board = np.random.default_rng(0).random((4, 3), np.float32)
     best, newest, older = (load(directory, checkpoint=which) for which in ("best", "newest", 60))
     expected = np.concatenate([leaf.ravel() for leaf in _leaves(params[1])])
-    assert np.array_equal(np.concatenate([leaf.ravel() for leaf in _leaves(best._params)]), expected)
-    assert not np.array_equal(np.concatenate([leaf.ravel() for leaf in _leaves(newest._params)]), expected)
-    assert np.array_equal(_leaves(older._params)[0], _leaves(params[2])[0])
+    assert np.array_equal(np.concatenate([leaf.ravel() for leaf in _leaves(best.arrays)]), expected)
+    assert not np.array_equal(np.concatenate([leaf.ravel() for leaf in _leaves(newest.arrays)]), expected)
+    assert np.array_equal(_leaves(older.arrays)[0], _leaves(params[2])[0])
     assert result.best_policy(board)[0] == best(board)[0] and result.policy(board)[0] == newest(board)[0]
-    assert np.array_equal(_leaves(result.policy._params)[0], _leaves(newest._params)[0])
+    assert np.array_equal(_leaves(result.policy.arrays)[0], _leaves(newest.arrays)[0])
     assert [evaluate(directory, 1, checkpoint=which)["steps"] for which in ("best", "newest", "60")] == [40, 80, 60]
     assert checkpoint.steps(directory / "checkpoints") == [40, 60, 80]
     with pytest.raises(ConfigError, match=r"step 41\. It has those of: 40, 60, 80"):

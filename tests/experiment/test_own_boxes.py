@@ -15,12 +15,15 @@ import pytest
 
 import agentkit
 from agentkit import adders, checkpoint, core, experiment
+from agentkit.actors import ActorIndex
 from agentkit.agents import Agent, ReplayConfig, Transitions, dqn
 from agentkit.agents.addons import with_rnd
 from agentkit.core import BatchPlan
 from agentkit.envs.catch import Catch
 from agentkit.errors import CheckpointError, ConfigError, NonFiniteError, SpecError
 from agentkit.experiment.checks.own_boxes import check_own_boxes
+from agentkit.experiment.policies.make_actor import make_actor
+from agentkit.experiment.policies.own_actor import OwnActing
 from agentkit.learning import rate_limit
 from agentkit.replay import InProcessReplay, Table
 from tests.agents import offline_data
@@ -153,6 +156,14 @@ def test_a_resumed_run_is_the_same_to_the_bit(kind: str, num_envs: int | None, t
     assert result.steps == 420
     assert learned(tmp_path / "whole").any()
     np.testing.assert_array_equal(learned(tmp_path / "halves"), learned(tmp_path / "whole"))
+
+
+def test_an_actor_knows_which_one_it_is_of_those_that_explore_together() -> None:
+    environment, made = Catch(seed=0), []
+    agent = dataclasses.replace(make_agent(), make_actor=lambda parts: made.append(parts) or QActor(parts))
+    for index in (ActorIndex(), ActorIndex(2, 4)):
+        make_actor(environment, OwnActing(agent, None, False), np.zeros(2, np.uint32), None, actor_index=index)  # type: ignore[arg-type]
+    assert [(parts.actor_id, parts.num_actors) for parts in made] == [(0, 1), (2, 4)]
 
 
 def test_actor_and_learner_are_closed_and_an_actor_without_a_state_is_made_anew(tmp_path: Any) -> None:

@@ -103,7 +103,9 @@ def make_program(experiment: ExperimentConfig, config: LaunchConfig, spec: Envir
         )
     program = Program(program_name(experiment.describe()))
     transport = config.transport or ("ray" if config.engine == "ray" else "shared_memory")
-    roles = make_roles(config.num_actors, config.learner_gpus)
+    roles = make_roles(
+        config.num_actors, config.learner_gpus, has_own_learner=experiment.agent.make_learner is not None
+    )
     if config.num_inference:
         roles.append(inference_role(config.num_actors, config.num_inference))
     for role in roles:
@@ -142,10 +144,10 @@ def program_name(record: Mapping[str, Any]) -> str:
     return f"{record['agent'] or 'own agent'} on {record['environment'] or 'own environment'}"
 
 
-def make_roles(num_actors: int, learner_gpus: float = 0.0) -> list[Role]:
+def make_roles(num_actors: int, learner_gpus: float = 0.0, has_own_learner: bool = False) -> list[Role]:
     """Builds the roles of an experiment, in the order in which they stop: actors, learner, evaluators, replay.
 
-    All but the learner take one core, and only the learner may see an accelerator.
+    All but the learner take one core, and only the learner may see an accelerator. One of a user's own loads no losses.
     """
     cores = len(os.sched_getaffinity(0))
     learner = {"NPROC": str(max(1, cores - min(num_actors, cores // 2)))}
@@ -160,7 +162,7 @@ def make_roles(num_actors: int, learner_gpus: float = 0.0) -> list[Role]:
             idle_seconds=900.0,
             num_gpus=learner_gpus,
             environment=learner,
-            preload=(*reverb, "agentkit.losses.library"),
+            preload=reverb if has_own_learner else (*reverb, "agentkit.losses.library"),
         ),
         Role("evaluator", stop_order=2, finishes=True, environment=ONE_CORE),
         Role("replay", stop_order=3, stop_seconds=20.0, start_seconds=600.0, num_cpus=0.0, environment=ONE_CORE),

@@ -92,8 +92,9 @@ def launch(
     config = LaunchConfig(num_actors=num_actors, num_evaluators=num_evaluators, engine=engine, **settings)
     if callable(experiment.replay):
         raise ConfigError(
-            f"replay: a launched program's replay is a server's, which {experiment.replay!r:.80} does not make. Leave "
-            "it out, or use agentkit.run."
+            f"replay: a launched program's replay is a server's, for all its processes to reach, which "
+            f"{experiment.replay!r:.80} does not make. Leave it out, and give the agent tables of your own "
+            "(make_tables of agentkit.compose), which the server then has; or use agentkit.run."
         )
     experiment = dataclasses.replace(with_callbacks(experiment, callbacks), replay="reverb", progress=False)
     Hooks(experiment)  # Refuses callbacks of no use.

@@ -4,34 +4,23 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 import jax
 import numpy as np
 import tree
 
-from agentkit.actors.policy import Policy, first_state
+from agentkit.actors.policy import Policy
 from agentkit.agents.common.agent import Agent
 from agentkit.child import check_not_forked
 from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.experiment.policies.acting import ActingState, ActsByActor, ActsByPolicy
 from agentkit.experiment.policies.own_actor import OwnActing
 from agentkit.experiment.policies.policy_file import PolicyFile, write_policy
 from agentkit.specs import fit, from_own_terms, in_own_terms, in_words
 from agentkit.types import Nest
 from agentkit.wrappers.canonical_actions import to_bounds
-
-
-class ActingState(NamedTuple):
-    """Holds what a policy carries from one step of an episode to the next.
-
-    Attributes:
-        key: PRNG key ``uint32[2]``.
-        policy: the policy's own state, such as a recurrent core's; leaves ``[B, ...]`` of a batch.
-    """
-
-    key: jax.Array
-    policy: Nest
 
 
 class Origin(NamedTuple):
@@ -49,10 +38,12 @@ class Origin(NamedTuple):
 OTHER_WORDS_TO_ACT = ("act", "action", "compute_action", "compute_single_action", "get_action", "predict")
 
 
+@final
 class LoadedPolicy:
     """Acts as a trained agent does: ``action, state = policy(observation, state)``; None begins an episode.
 
-    One without a memory needs no state: ``action = policy.select_action(observation)``.
+    One without a memory needs no state: ``action = policy.select_action(observation)``. An actor of the user's own acts
+    for one observation at a time, and keeps what it remembers itself.
 
     Observations are as the run's wrappers give them, of any dtype that `specs.fit` casts to theirs; actions have the
     environment's own bounds and dtypes. Choices count from where the environment itself counts them, where no wrapper
@@ -70,44 +61,24 @@ class LoadedPolicy:
         origin: the run that it is of; None for that of a file.
     """
 
-    acting: Policy | OwnActing
-
     def __init__(
-        self, agent: Agent, policy: Policy, params: Nest, file: PolicyFile, seed: int, explore: bool = False,
-        origin: Origin | None = None,
+        self, agent: Agent, acting: Policy | OwnActing, params: Nest, file: PolicyFile, seed: int,
+        explore: bool = False, origin: Origin | None = None,
     ):  # fmt: skip
         """Makes a `LoadedPolicy`; `load` does.
 
         Args:
             agent: whose policy it is.
-            policy: to act with.
+            acting: what acts.
             params: its parameters.
             file: what `save` writes, but for the parameters.
             seed: of its sampling.
-            explore: whether `policy` acts as in training.
+            explore: whether `acting` acts as in training.
             origin: the run that it is of; None where nothing is known of it.
         """
         check_not_forked()
-        self._describe(agent, file, seed, explore, origin)
+        self.agent, self.acting = agent, acting
         self.arrays = jax.tree.map(np.asarray, params)
-        self.acting = policy
-        self._params = jax.device_put(params)
-
-        def act(params: Nest, state: ActingState, observation: Nest) -> tuple[Nest, ActingState]:
-            key, act_key = jax.random.split(state.key)
-            action, policy_state, _ = policy.act(params, act_key, observation, state.policy)
-            return action, ActingState(key, policy_state)
-
-        def act_batch(params: Nest, state: ActingState, observation: Nest) -> tuple[Nest, ActingState]:
-            key, act_key = jax.random.split(state.key)
-            keys = jax.random.split(act_key, len(jax.tree.leaves(observation)[0]))
-            action, policy_state, _ = jax.vmap(policy.act, (None, 0, 0, 0))(params, keys, observation, state.policy)
-            return action, ActingState(key, policy_state)
-
-        self._act, self._act_batch = jax.jit(act), jax.jit(act_batch)
-
-    def _describe(self, agent: Agent, file: PolicyFile, seed: int, explore: bool, origin: Origin | None) -> None:
-        self.agent = agent
         self.environment_spec = file.environment_spec
         self.explore, self.origin = explore, origin
         self.agent_observation_spec = file.environment_spec.observations
@@ -115,12 +86,27 @@ class LoadedPolicy:
         self.action_spec = in_own_terms(file.own_actions)
         self.agent_action_spec = file.environment_spec.actions
         self._file = file
-        self._key = jax.random.PRNGKey(seed)
+        self._acts: ActsByPolicy | ActsByActor
+        if isinstance(acting, OwnActing):
+            self._acts = ActsByActor(acting, params, file.environment_spec, seed)
+        else:
+            self._acts = ActsByPolicy(acting, params, seed)
 
     @property
     def pure_policy(self) -> Policy:
-        """Returns the pure function of parameters and one observation; its actions are in [-1, 1] or from 0."""
-        assert isinstance(self.acting, Policy), "a LoadedActor has its own"
+        """Returns the pure function of parameters and one observation; its actions are in [-1, 1] or from 0.
+
+        Raises:
+            ConfigError: an actor of the user's own acts.
+        """
+        return self._pure("pure_policy")
+
+    def _pure(self, asked: str) -> Policy:
+        if isinstance(self.acting, OwnActing):
+            raise ConfigError(
+                f"{asked}: the run's agent acts by an actor of its own (make_actor), which is Python code and no file "
+                "can hold. Load it from its run folder, where that code can be imported."
+            )
         return self.acting
 
     def __repr__(self) -> str:
@@ -139,23 +125,14 @@ class LoadedPolicy:
         Raises:
             SpecError: the observation has another structure, shape or kind, or numbers that are not finite, or choices
                 that there are not.
-            ConfigError: this process was forked from one that had used JAX.
+            ConfigError: this process was forked from one that had used JAX; or a batch was given to an actor of the
+                user's own.
         """
         check_not_forked()
         observation, batch_size = self._read(observation)
-        if state is None:
-            self._key, init_key, key = jax.random.split(self._key, 3)
-            policy_state = first_state(self.pure_policy, init_key, num_envs=batch_size)
-            reset = self.pure_policy.reset if batch_size is None else jax.vmap(self.pure_policy.reset)
-            state = ActingState(key, reset(policy_state) if jax.tree.leaves(policy_state) else policy_state)
-        act = self._act if batch_size is None else self._act_batch
-        action, state = act(self._params, state, observation)
-        return self._in_bounds(action), state
-
-    def _in_bounds(self, action: Nest) -> Nest:
-        """Returns the agent's action as the environment's own."""
+        action, state = self._acts.act(observation, batch_size, state)
         specs = self.agent_action_spec, self.action_spec
-        return tree.map_structure(lambda leaf, *each: to_bounds(np.asarray(leaf), *each), action, *specs)
+        return tree.map_structure(lambda leaf, *each: to_bounds(np.asarray(leaf), *each), action, *specs), state
 
     def select_action(self, observation: Nest) -> Nest:
         """Returns the action alone, of a policy that keeps nothing from one step to the next.
@@ -210,8 +187,10 @@ class LoadedPolicy:
             extra: arrays for other readers, under names with a slash.
 
         Raises:
-            ConfigError: the name does not end in .npz; or the agent has a learner of its own, which no file can name.
+            ConfigError: the name does not end in .npz; or the agent has an actor or a learner of its own, which no file
+                can name.
         """
+        self._pure("save")
         if self.agent.make_learner is not None:
             raise ConfigError(
                 "save: the agent learns by a learner of its own (make_learner), and a policy file holds parameters of "
@@ -235,4 +214,5 @@ class LoadedPolicy:
         """
         from agentkit.experiment.policies.export.formats import export
 
+        self._pure("export")
         return export(self, path, format)

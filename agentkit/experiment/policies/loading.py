@@ -9,12 +9,12 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any, final
 
+from agentkit.actors.policy import Policy
 from agentkit.agents.common.agent import Agent
 from agentkit.checkpoint import Checkpoint
 from agentkit.errors import ConfigError, says_what_was_meant
 from agentkit.experiment.config import identity
 from agentkit.experiment.config.experiment_config import ExperimentConfig
-from agentkit.experiment.policies.loaded_actor import LoadedActor
 from agentkit.experiment.policies.loaded_policy import LoadedPolicy, Origin
 from agentkit.experiment.policies.own_actor import OwnActing
 from agentkit.experiment.policies.policy_file import POLICY_FILE, PolicyFile, read_policy
@@ -80,10 +80,10 @@ def _loaded_policy_from(
     file = PolicyFile(record, restored.environment_spec, restored.own_actions)
     origin = Origin(restored.experiment, counts if restored.found is None else counts_of(restored.found))
     params = VariableClient(restored.store).params
-    if agent.make_actor is not None:
-        return LoadedActor(OwnActing(agent, restored.networks, not explore), params, file, seed, origin)
-    policy = agent.make_policy(restored.networks, evaluation=not explore)
-    return LoadedPolicy(agent, policy, params, file, seed, explore, origin)
+    acting: Policy | OwnActing = OwnActing(agent, restored.networks, not explore)
+    if agent.make_actor is None:
+        acting = agent.make_policy(restored.networks, evaluation=not explore)
+    return LoadedPolicy(agent, acting, params, file, seed, explore, origin)
 
 
 @final

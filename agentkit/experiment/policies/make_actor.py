@@ -122,7 +122,7 @@ def make_actor(
         return policy.make(
             make_environment_spec(environment), key, client, adder,
             num_envs=environment.num_envs if is_batched(environment) else None, environment=environment,
-            make_policy_actor=make_policy_actor,
+            make_policy_actor=make_policy_actor, actor_index=actor_index,
         )  # fmt: skip
     if isinstance(adder, list):
         return ReadyPolicyActor(policy, key, client, adder, actor_index)

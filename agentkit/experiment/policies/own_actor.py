@@ -9,7 +9,8 @@ from typing import Any, final
 import jax
 import numpy as np
 
-from agentkit.actors import BatchedPolicyActor, PolicyActor
+from agentkit.actors import ActorIndex, BatchedPolicyActor, PolicyActor
+from agentkit.actors.policy import ALONE
 from agentkit.adders import NullAdder
 from agentkit.agents.common.agent import Agent, no_policy
 from agentkit.core import Actor, ActorParts, Adder, Parameters, Saveable
@@ -44,6 +45,7 @@ class OwnActing:
         num_envs: int | None = None,
         environment: Any = None,
         make_policy_actor: Callable[[Any], Actor],
+        actor_index: ActorIndex = ALONE,
     ) -> PolicyActor | BatchedPolicyActor | OwnActor:
         """Makes the user's actor; one of agentkit's own needs nothing around it.
 
@@ -55,6 +57,7 @@ class OwnActing:
             num_envs: see there.
             environment: see there.
             make_policy_actor: from the agent's policy to its actor.
+            actor_index: which one it is of the actors that explore together.
 
         Raises:
             SpecError: `make_actor` returned something else.
@@ -78,6 +81,8 @@ class OwnActing:
                 self.evaluation,
                 environment,
                 stock,
+                actor_index.actor_id,
+                actor_index.num_actors,
             )
         )
         check_methods("make_actor", "core.Actor", actor, _METHODS)

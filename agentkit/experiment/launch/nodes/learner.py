@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from agentkit import checkpoint
 from agentkit.distributed.context import NodeContext
@@ -75,7 +76,7 @@ def learner_node(
         learner = make_learner(
             parts,
             data,
-            jax.random.PRNGKey(experiment.seed),
+            _key(experiment),
             callbacks=LearnerCallbacks(
                 publisher=publisher,
                 write_priorities=data.write_priorities,
@@ -103,6 +104,13 @@ def learner_node(
         learner.log()
         saver.save()
         hooks.emit("on_end")
+
+
+def _key(experiment: ExperimentConfig) -> Any:
+    """Returns the learner's PRNG key ``uint32[2]``; of a user's own the same numbers, without taking JAX's device."""
+    if experiment.agent.make_learner is not None:  # JAX would take most of an accelerator's memory, which is torch's.
+        return np.array([0, experiment.seed], np.uint32)
+    return jax.random.PRNGKey(experiment.seed)
 
 
 def _check_is_the_first(context: NodeContext) -> None:

@@ -1,0 +1,96 @@
+"""How a loaded policy acts: by a pure function that JAX compiles, or by an actor of a user's own."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, final
+
+import dm_env
+import jax
+
+from agentkit.actors import PolicyActor
+from agentkit.actors.policy import Policy, first_state
+from agentkit.errors import ConfigError
+from agentkit.experiment.policies.own_actor import OwnActing
+from agentkit.specs import EnvironmentSpec
+from agentkit.types import Nest
+from agentkit.variables import VariableClient, VariableStore
+
+
+class ActingState(NamedTuple):
+    """Holds what a policy carries from one step of an episode to the next.
+
+    Attributes:
+        key: PRNG key ``uint32[2]``.
+        policy: the policy's own state, such as a recurrent core's; leaves ``[B, ...]`` of a batch.
+    """
+
+    key: jax.Array
+    policy: Nest
+
+
+@final
+class ActsByPolicy:
+    """Acts by a pure policy, for one observation or for a batch."""
+
+    def __init__(self, policy: Policy, params: Nest, seed: int):
+        """Takes the policy, its parameters, and the seed of its sampling."""
+        self._policy, self._params = policy, jax.device_put(params)
+        self._key = jax.random.PRNGKey(seed)
+
+        def act(params: Nest, state: ActingState, observation: Nest) -> tuple[Nest, ActingState]:
+            key, act_key = jax.random.split(state.key)
+            action, policy_state, _ = policy.act(params, act_key, observation, state.policy)
+            return action, ActingState(key, policy_state)
+
+        def act_batch(params: Nest, state: ActingState, observation: Nest) -> tuple[Nest, ActingState]:
+            key, act_key = jax.random.split(state.key)
+            keys = jax.random.split(act_key, len(jax.tree.leaves(observation)[0]))
+            action, policy_state, _ = jax.vmap(policy.act, (None, 0, 0, 0))(params, keys, observation, state.policy)
+            return action, ActingState(key, policy_state)
+
+        self._act, self._act_batch = jax.jit(act), jax.jit(act_batch)
+
+    def act(self, observation: Nest, batch_size: int | None, state: ActingState | None) -> tuple[Nest, ActingState]:
+        """Returns the agent's action, and the state to hand in next; None, of both, for one and for a beginning."""
+        if state is None:
+            self._key, init_key, key = jax.random.split(self._key, 3)
+            policy_state = first_state(self._policy, init_key, num_envs=batch_size)
+            reset = self._policy.reset if batch_size is None else jax.vmap(self._policy.reset)
+            state = ActingState(key, reset(policy_state) if jax.tree.leaves(policy_state) else policy_state)
+        act = self._act if batch_size is None else self._act_batch
+        return act(self._params, state, observation)
+
+
+@final
+class ActsByActor:
+    """Acts by an agent's own actor, for one observation at a time.
+
+    An actor that remembers keeps its memory itself: the state that is returned has nothing in it, and None begins an
+    episode. ``environment`` is None among its `core.ActorParts`.
+    """
+
+    def __init__(self, acting: OwnActing, params: Nest, environment_spec: EnvironmentSpec, seed: int):
+        """Makes the actor, with the learner's "policy" as its parameters."""
+        store = VariableStore()
+        store.publish(0, {"policy": params})
+        client, self._key = VariableClient(store), jax.random.PRNGKey(seed)
+
+        def make_policy_actor(policy: Policy) -> PolicyActor:
+            return PolicyActor(policy, self._key, client)
+
+        self._actor = acting.make(environment_spec, self._key, client, make_policy_actor=make_policy_actor)
+        self._actor.update(wait=True)
+
+    def act(self, observation: Nest, batch_size: int | None, state: ActingState | None) -> tuple[Nest, ActingState]:
+        """Returns the action, as `ActsByPolicy.act` does.
+
+        Raises:
+            ConfigError: a batch of observations.
+        """
+        if batch_size is not None:
+            raise ConfigError(
+                f"An actor of one's own (make_actor) acts for one observation at a time; found a batch of {batch_size}."
+            )
+        if state is None:
+            self._actor.observe_first(dm_env.restart(observation))
+        return self._actor.select_action(observation), ActingState(self._key, ())
