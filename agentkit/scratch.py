@@ -13,7 +13,7 @@ import pathlib
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 try:
     import fcntl
@@ -40,6 +40,25 @@ def make_scratch(kind: str, parent: str | os.PathLike[str] | None = None) -> pat
     _held[made] = os.open(made, os.O_RDONLY)
     hold(_held[made])
     return made
+
+
+@contextlib.contextmanager
+def named_scratch(kind: str, name: str) -> Iterator[pathlib.Path]:
+    """Makes a private temporary folder whose path follows from its name, and deletes it at the end.
+
+    Who is killed leaves it to the next one of its kind, or finds it again under the same name.
+    """
+    prefix = f"agentkit-{kind}-{os.getuid()}-"
+    folder = pathlib.Path(tempfile.gettempdir())
+    made = folder / f"{prefix}{name}"
+    remove_unused(path for path in folder.glob(f"{prefix}*") if path != made)
+    made.mkdir(mode=0o700, exist_ok=True)
+    _held[made] = os.open(made, os.O_RDONLY | os.O_NOFOLLOW)
+    hold(_held[made])
+    try:
+        yield made
+    finally:
+        remove_scratch(made)
 
 
 def remove_scratch(folder: pathlib.Path) -> None:

@@ -123,6 +123,11 @@ def started(
     experiment: ExperimentConfig, resume: bool, profile: Profile | None = None
 ) -> Iterator[tuple[Training, StopOnSignal]]:
     """Makes every part of a run, as `run` does, and closes them in the end."""
+    if experiment.replay == "served":
+        raise ConfigError(
+            "replay: 'served' is the server of a program of many processes, agentkit.launch (agentkit launch). In one "
+            "process the same tables are replay='in_process'."
+        )
     if experiment.on_device:
         check_settings(experiment, is_profiled=profile is not None)
     hooks = Hooks(experiment)

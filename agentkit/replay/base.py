@@ -122,6 +122,7 @@ class Replay(abc.ABC):
     tables: Mapping[str, Table]
     resumable: bool = False  # True if writers and samplers go on bit for bit after save and restore
     default_timeout: float = 60.0
+    largest_priorities: dict[str, float] | None = None  # By table, where each client has to know them itself.
 
     @abc.abstractmethod
     def writer(self, history: int, *, timeout: float | None = None) -> Writer:

@@ -92,10 +92,7 @@ READING = {
 }
 
 
-NEEDS = {"launch": pytest.mark.reverb}  # Without Reverb it says so, before it reads what was given.
-
-
-@pytest.mark.parametrize("command", [pytest.param(name, marks=NEEDS.get(name, ())) for name in READING])
+@pytest.mark.parametrize("command", READING)
 @pytest.mark.parametrize("what", bad_words.NOT_JSON)
 def test_a_config_that_is_none_is_refused(what, command, run, capsys):
     (run / "config.json").write_bytes(bad_words.NOT_JSON[what])

@@ -1,4 +1,4 @@
-"""`agentkit launch` end to end, with real processes and a real Reverb server."""
+"""`agentkit launch` end to end, with real processes and a real replay server."""
 
 import json
 import os
@@ -54,7 +54,6 @@ def pids_of(folder):
     return {name: node["pid"] for name, node in nodes.items()}
 
 
-@pytest.mark.reverb
 @pytest.mark.full
 def test_a_whole_run_and_its_resumption(tmp_path):
     words = [*CATCH, *SMALL, "--steps", "600", "--seed", "3", "--eval-episodes", "2", "--actors", "1"]
@@ -77,7 +76,6 @@ def test_a_whole_run_and_its_resumption(tmp_path):
     assert re.search(r"^100% [\d,]+/900 steps", err, re.MULTILINE) and "actor 0/2 (2 done)" in err
 
 
-@pytest.mark.reverb
 @pytest.mark.full
 def test_ctrl_c_saves_and_leaves_nothing_behind(tmp_path):
     process = start([*CATCH, *SMALL, *LONG], tmp_path)
@@ -101,7 +99,6 @@ def test_ctrl_c_saves_and_leaves_nothing_behind(tmp_path):
     assert seconds < 20  # 5 s are promised; test machines are busy.
 
 
-@pytest.mark.reverb
 @pytest.mark.full
 def test_a_second_ctrl_c_kills(tmp_path):
     process = start([*CATCH, *SMALL, *LONG], tmp_path)
@@ -122,7 +119,6 @@ def test_a_second_ctrl_c_kills(tmp_path):
     assert not any(is_alive(pid) for pid in pids.values())
 
 
-@pytest.mark.reverb
 @pytest.mark.full
 def test_a_node_that_cannot_be_mended_ends_it_with_its_own_traceback(tmp_path):
     # The launching process can make it, and the nodes cannot.
@@ -149,7 +145,6 @@ sys.exit(main(sys.argv[1:]))
     assert "nodes/" in err  # where its log is
 
 
-@pytest.mark.reverb
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -171,10 +166,9 @@ def test_mistakes_are_one_line_and_exit_code_2(words, message, tmp_path, monkeyp
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.reverb
 def test_a_run_of_one_process_is_not_relaunched(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert main(["train", *CATCH[1:], *SMALL, "--steps", "20", "--eval-every", "0", "--replay", "reverb"]) == 0
+    assert main(["train", *CATCH[1:], *SMALL, "--steps", "20", "--eval-every", "0"]) == 0
     run = re.search(r"^Run folder: (.*)$", capsys.readouterr().out, re.MULTILINE)[1]
     assert main(["launch", "--resume", run]) == 2
     assert "agentkit train --resume" in capsys.readouterr().err
@@ -185,6 +179,6 @@ def test_a_missing_package_names_its_extra_and_leaves_no_folder(missing, extra, 
     found = {"reverb": object(), "ray": object(), missing: None}
     monkeypatch.setattr("importlib.util.find_spec", lambda name: found[name])
     monkeypatch.chdir(tmp_path)
-    assert main([*CATCH, "--steps", "9", "--engine", "ray"]) == 2
+    assert main([*CATCH, "--steps", "9", "--engine", "ray", "--replay", "reverb"]) == 2
     assert f"agentkit-rl[{extra}]" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

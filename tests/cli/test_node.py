@@ -85,7 +85,6 @@ def test_what_is_missing_cannot_be_mended_by_a_restart(tmp_path, capsys, monkeyp
     assert "AGENTKIT_RUN_ID" in capsys.readouterr().err
 
 
-@pytest.mark.reverb
 def test_another_run_s_board_cannot_be_mended_by_a_restart(capsys):
     with RunStore(OTHER) as board:
         assert main(["node", "actor", "--connect", board.address, "--run-id", SECRET]) == 2
@@ -104,7 +103,6 @@ def test_a_port_or_a_device_that_cannot_be_is_refused_at_once(tmp_path, monkeypa
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.reverb
 def test_no_board_may_be_tried_again(capsys, monkeypatch):
     from agentkit.experiment.launch import external
 
@@ -131,7 +129,6 @@ def test_mistakes_of_a_host(words, message, tmp_path, monkeypatch, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.reverb
 def test_a_device_that_is_not_there_is_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     words = [

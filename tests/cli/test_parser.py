@@ -62,7 +62,7 @@ def test_the_words_of_a_node():
         ),
         ("launch sac --actors 0", ConfigError, "--actors: expected at least 1, found '0'"),
         ("launch sac --engine rya", ConfigError, "--engine: invalid choice"),
-        ("launch sac --replay reverb", UnknownNameError, "'agentkit launch' has no option '--replay'"),
+        ("launch sac --replay in_process", ConfigError, "--replay: invalid choice"),
         ("launch sac --learner-gpus all", ConfigError, "--learner-gpus: expected a number, found 'all'"),
         ("launch sac --max-parameter-age 0", ConfigError, "expected seconds above 0, found '0'"),
         ("node", ConfigError, "ROLE"),

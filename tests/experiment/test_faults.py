@@ -9,14 +9,12 @@ import time
 import psutil
 import pytest
 
-pytest.importorskip("reverb")
-
 from agentkit import checkpoint
 from agentkit.experiment.launch.sharing.transports import parameters_name
 from agentkit.variables.shared_memory import shared_memory_path
 from tests.experiment.launched import Launched
 
-pytestmark = [pytest.mark.reverb, pytest.mark.full]
+pytestmark = [pytest.mark.both_stacks, pytest.mark.full]
 
 ROLES = ("actor-0", "evaluator-0", "learner-0", "replay-0")
 LIMIT_SECONDS = 300.0  # Start, and for SIGSTOP the 20 s until its silence is noticed, on a busy machine.

@@ -320,6 +320,12 @@ def test_resuming_what_is_done_does_nothing(tmp_path: pathlib.Path, capsys: pyte
     assert before == sorted(str(p) for p in (tmp_path / "run" / "checkpoints").rglob("*"))
 
 
+def test_a_server_for_many_processes_is_refused_in_one(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ConfigError, match=r"agentkit launch.*replay='in_process'"):
+        run(make_experiment(run_directory=tmp_path / "run", num_steps=50, replay="served"))
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("changes", "field"),
     [

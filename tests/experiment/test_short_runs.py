@@ -87,7 +87,7 @@ def test_a_launched_run_says_so_at_both_ends(tmp_path, capsys, monkeypatch):
     from agentkit.cli import main
     from agentkit.experiment.launch.run import LaunchResult
 
-    monkeypatch.setattr("agentkit.cli.training.launch.check_installed", lambda engine=None: None)
+    monkeypatch.setattr("agentkit.cli.training.launch.check_installed", lambda *_: None)
     ended = LaunchResult(30, 0, [], False, reason="done")
     monkeypatch.setattr("agentkit.experiment.launch", lambda *args, **settings: ended)
     words = ["--env", "agentkit:point_mass", "--steps", "3k", "--actors", "2", "--out", str(tmp_path)]

@@ -39,7 +39,7 @@ def launch(arguments: argparse.Namespace) -> int:
 
     Raises:
         ConfigError: for missing or contradicting arguments.
-        MissingExtraError: if Reverb, or the engine's package, is not installed.
+        MissingExtraError: if the replay's or the engine's package is not installed.
         UnknownNameError: for an unknown agent, environment or config field.
     """
     chosen = {name: getattr(arguments, option) for name, option in _SETTINGS.items()}
@@ -58,12 +58,12 @@ def launch(arguments: argparse.Namespace) -> int:
         raise ConfigError(
             "--stop-at-return looks at evaluations, and --evaluators 0 makes none. Leave one of them out."
         )
-    plan = new_experiment(arguments, "launch", replay="reverb")
+    plan = new_experiment(arguments, "launch", **chosen_replay(arguments))
     from agentkit import experiment
     from agentkit.experiment.checks import short_runs
 
     config = experiment.LaunchConfig(**chosen)  # Refuses what is impossible before a folder is made.
-    check_installed(arguments.engine)
+    check_installed(arguments.engine, arguments.replay)
     plan, folder = in_new_folder(plan, arguments)
     for line in short_runs.warnings_of(plan, config.num_actors):
         say(line)
@@ -71,13 +71,18 @@ def launch(arguments: argparse.Namespace) -> int:
         return _show(functools.partial(experiment.launch, plan, **chosen), plan.run_directory, arguments)
 
 
-def check_installed(engine: str | None = None) -> None:
+def chosen_replay(arguments: argparse.Namespace) -> dict[str, str]:
+    """Returns what ``--replay`` says of an experiment's replay; nothing where it is not given."""
+    return {} if arguments.replay is None else {"replay": arguments.replay}
+
+
+def check_installed(engine: str | None = None, replay: str | None = None) -> None:
     """Looks for the packages that a program of many processes needs, before anything is made.
 
     Raises:
         MissingExtraError: naming the extra.
     """
-    if importlib.util.find_spec("reverb") is None:
+    if replay == "reverb" and importlib.util.find_spec("reverb") is None:
         raise missing_extra("dm-reverb", "reverb")
     if engine == "ray" and importlib.util.find_spec("ray") is None:
         raise missing_extra("ray", "ray")

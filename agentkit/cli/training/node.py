@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from agentkit.cli.interrupts import INTERRUPTED
 from agentkit.cli.screen import say
-from agentkit.cli.training.launch import check_installed
+from agentkit.cli.training.launch import check_installed, chosen_replay
 from agentkit.cli.training.new_run import CHANGEABLE, in_new_folder, new_experiment
 from agentkit.cli.values.callbacks import callbacks_for_resumed_run
 from agentkit.cli.values.environments import import_packages
@@ -113,7 +113,6 @@ def _join(arguments: argparse.Namespace, meeting: Meeting) -> int:
         raise ConfigError(
             f"The run id is missing. Set the variable {RUN_ID_VARIABLE}, or name a file with --run-id-file."
         )
-    check_installed()
     from agentkit.experiment.launch import external
 
     settings: dict[str, Any]
@@ -157,8 +156,8 @@ def _host(arguments: argparse.Namespace, meeting: Meeting) -> int:
 def _plan(arguments: argparse.Namespace) -> Any:
     """Returns the experiment to host, with its run folder; a run in it already goes on."""
     if arguments.run is None:
-        plan = new_experiment(arguments, "node replay", replay="reverb")
-        check_installed()
+        plan = new_experiment(arguments, "node replay", **chosen_replay(arguments))
+        check_installed(replay=arguments.replay)
         return in_new_folder(plan, arguments)[0]
     if arguments.out is not None:
         raise ConfigError("--run is the run folder itself and --out the folder of a new one; give one of them.")
@@ -173,7 +172,7 @@ def _plan(arguments: argparse.Namespace) -> Any:
         plan = experiment.read_config(arguments.run, imports=imports, callbacks=own, **changes)
     else:
         # A scheduler starts the very same command again: the checkpoint refuses other settings than its own.
-        plan = new_experiment(arguments, "node replay", replay="reverb")
-    check_installed()
+        plan = new_experiment(arguments, "node replay", **chosen_replay(arguments))
+    check_installed(replay=arguments.replay)
     print(f"Run folder: {arguments.run}", flush=True)
     return dataclasses.replace(plan, run_directory=arguments.run)

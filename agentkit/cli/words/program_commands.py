@@ -29,9 +29,10 @@ def add_launch(commands: Commands[Parser]) -> None:
         "launch",
         "train with many processes, on this machine or on Ray",
         "Trains an agent with a replay server, a learner, actors and evaluators, and restarts what dies. "
-        "Ctrl-C saves and stops, a second one kills. Needs the extra 'reverb'.",
+        "Ctrl-C saves and stops, a second one kills.",
     )
     add_experiment(launch)
+    _add_replay(launch)
     launch.add_argument("--actors", type=positive, metavar="N", help="actor processes; default: 2")
     launch.add_argument("--evaluators", type=natural, metavar="N", help="evaluator processes; default: 1")
     launch.add_argument(
@@ -117,6 +118,7 @@ _HOST_DESCRIPTION = (
 
 def _add_host(host: Parser) -> None:
     add_experiment(host, is_host=True)
+    _add_replay(host)
     host.set_defaults(run_directory=None)
     host.add_argument(
         "--run",
@@ -134,6 +136,14 @@ def _add_host(host: Parser) -> None:
         help="the network device that both answer on, such as wg0 or eth0, or 'all'; default: lo, this machine alone",
     )
     _add_run_id(host)
+
+
+def _add_replay(parser: Parser) -> None:
+    parser.add_argument(
+        "--replay",
+        choices=("served", "reverb"),
+        help="what holds the experience: agentkit's own server or Reverb's; default: Reverb where it is installed",
+    )
 
 
 def _add_run_id(parser: Parser) -> None:

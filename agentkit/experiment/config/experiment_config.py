@@ -34,7 +34,7 @@ from agentkit.wrappers.base import (
     without_training_only,
 )
 
-REPLAYS = ("in_process", "reverb")
+REPLAYS = ("in_process", "reverb", "served")
 Seed = Annotated[int, whole("a whole number in [0, 2**31)", lambda value: 0 <= value < 2**31)]
 WhichCheckpoint = Annotated[
     str | int,
@@ -56,7 +56,8 @@ class ExperimentConfig(metaclass=SaysWhatWasMeant):
             gymnasium's; or an instance, which is copied.
         num_steps: environment steps to train for; a resumed run goes on until this many in all.
         seed: every random choice follows from it.
-        replay: "in_process" or "reverb"; or a function ``tables -> Replay``, for runs in one process.
+        replay: "in_process" or "reverb"; for launched programs "served" or "reverb", see `agentkit.launch`; or a
+            function ``tables -> Replay``, for runs in one process.
         run_directory: where logs and checkpoints go; None records nothing.
         num_envs: environments stepped together by one batched actor; None for one, unbatched, or for as many as a
             vector environment has that is handed in.

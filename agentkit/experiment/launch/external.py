@@ -29,7 +29,7 @@ from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.launch.nodes.actor import actor_node
 from agentkit.experiment.launch.nodes.evaluator import evaluator_node
 from agentkit.experiment.launch.nodes.learner import learner_node
-from agentkit.experiment.launch.nodes.replay import replay_node
+from agentkit.experiment.launch.nodes.replay import backend_of, replay_node
 from agentkit.experiment.launch.program import program_name
 from agentkit.experiment.launch.run import prepare_launch, run_store_values
 from agentkit.experiment.launch.sharing.callbacks import stopped_by
@@ -80,7 +80,7 @@ def host_run(
     Raises:
         ProgramError: a callback failed; the message has its traceback.
     """
-    experiment = dataclasses.replace(experiment, replay="reverb", progress=False)
+    experiment = dataclasses.replace(experiment, replay=backend_of(experiment), progress=False)
     record, directory = _check_external(experiment)
     with run_lock(directory):
         return _host(experiment, record, directory, run_id, on_start, store_port=store_port, port=port, listen=listen)

@@ -18,7 +18,7 @@ from agentkit.experiment.launch.nodes.actor import actor_node
 from agentkit.experiment.launch.nodes.evaluator import evaluator_node
 from agentkit.experiment.launch.nodes.inference import inference_node, inference_role
 from agentkit.experiment.launch.nodes.learner import learner_node
-from agentkit.experiment.launch.nodes.replay import replay_node
+from agentkit.experiment.launch.nodes.replay import backend_of, replay_node
 from agentkit.experiment.launch.sharing.common import PARAMETER_SECONDS
 from agentkit.experiment.launch.sharing.transports import TRANSPORTS
 from agentkit.ports import check_device
@@ -104,7 +104,10 @@ def make_program(experiment: ExperimentConfig, config: LaunchConfig, spec: Envir
     program = Program(program_name(experiment.describe()))
     transport = config.transport or ("ray" if config.engine == "ray" else "shared_memory")
     roles = make_roles(
-        config.num_actors, config.learner_gpus, has_own_learner=experiment.agent.make_learner is not None
+        config.num_actors,
+        config.learner_gpus,
+        backend_of(experiment),
+        has_own_learner=experiment.agent.make_learner is not None,
     )
     if config.num_inference:
         roles.append(inference_role(config.num_actors, config.num_inference))
@@ -144,16 +147,24 @@ def program_name(record: Mapping[str, Any]) -> str:
     return f"{record['agent'] or 'own agent'} on {record['environment'] or 'own environment'}"
 
 
-def make_roles(num_actors: int, learner_gpus: float = 0.0, has_own_learner: bool = False) -> list[Role]:
+def make_roles(
+    num_actors: int, learner_gpus: float = 0.0, replay: str = "reverb", has_own_learner: bool = False
+) -> list[Role]:
     """Builds the roles of an experiment, in the order in which they stop: actors, learner, evaluators, replay.
 
-    All but the learner take one core, and only the learner may see an accelerator. One of a user's own loads no losses.
+    All but the learner take one core, and only the learner may see an accelerator.
+
+    Args:
+        num_actors: how many share the machine's cores with the learner.
+        learner_gpus: see `LaunchConfig`.
+        replay: what the replay node runs, see `backend_of`.
+        has_own_learner: the learner is a user's own, and loads no losses.
     """
     cores = len(os.sched_getaffinity(0))
     learner = {"NPROC": str(max(1, cores - min(num_actors, cores // 2)))}
-    reverb = ("agentkit.replay.reverb.replay",)
+    client = ("agentkit.replay.reverb.replay" if replay == "reverb" else "agentkit.replay.served",)
     return [
-        Role("actor", stop_order=0, stop_seconds=5.0, environment=ONE_CORE, preload=reverb),
+        Role("actor", stop_order=0, stop_seconds=5.0, environment=ONE_CORE, preload=client),
         Role(
             "learner",
             stop_order=1,
@@ -162,7 +173,7 @@ def make_roles(num_actors: int, learner_gpus: float = 0.0, has_own_learner: bool
             idle_seconds=900.0,
             num_gpus=learner_gpus,
             environment=learner,
-            preload=reverb if has_own_learner else (*reverb, "agentkit.losses.library"),
+            preload=client if has_own_learner else (*client, "agentkit.losses.library"),
         ),
         Role("evaluator", stop_order=2, finishes=True, environment=ONE_CORE),
         Role("replay", stop_order=3, stop_seconds=20.0, start_seconds=600.0, num_cpus=0.0, environment=ONE_CORE),

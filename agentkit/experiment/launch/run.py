@@ -23,6 +23,7 @@ from agentkit.errors import AgentkitError, CheckpointError, ConfigError, says_wh
 from agentkit.experiment.checks.agent_fits import check_fit
 from agentkit.experiment.config import callback_record
 from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.experiment.launch.nodes.replay import backend_of
 from agentkit.experiment.launch.program import LaunchConfig, make_program
 from agentkit.experiment.launch.sharing.callbacks import restored_states, stopped_by
 from agentkit.experiment.launch.sharing.common import find_spec
@@ -69,10 +70,11 @@ def launch(
 ) -> LaunchResult:
     """Trains in many processes until `experiment.num_steps` steps were taken by all actors together.
 
-    Ctrl-C, SIGTERM or SIGHUP stops and saves, a second one kills. Needs the extra ``reverb``.
+    Ctrl-C, SIGTERM or SIGHUP stops and saves, a second one kills.
 
     Args:
-        experiment: what `agentkit.run` takes, unchanged.
+        experiment: what `agentkit.run` takes, unchanged. Its `replay` may be "served" or "reverb"; the default is
+            Reverb where it is installed.
         num_actors: actor processes.
         num_evaluators: evaluator processes.
         engine: "processes", "ray" or "threads".
@@ -96,7 +98,8 @@ def launch(
             f"{experiment.replay!r:.80} does not make. Leave it out, and give the agent tables of your own "
             "(make_tables of agentkit.compose), which the server then has; or use agentkit.run."
         )
-    experiment = dataclasses.replace(with_callbacks(experiment, callbacks), replay="reverb", progress=False)
+    experiment = dataclasses.replace(with_callbacks(experiment, callbacks), progress=False)
+    experiment = dataclasses.replace(experiment, replay=backend_of(experiment))
     Hooks(experiment)  # Refuses callbacks of no use.
     check_run_directory(experiment, resume)
     check_for_processes(experiment)

@@ -9,6 +9,7 @@ import pytest
 from agentkit import errors
 from agentkit.replay import Fifo, InProcessReplay, Prioritized, Queue, SampleToInsertRatio
 from agentkit.replay.served import ServedReplay, writer
+from agentkit.testing.adder import AdderContract
 from agentkit.testing.replay import ReplayContract, make_step, pair_table, wait_until, write_pairs
 from agentkit.wire import derive_keys
 from tests.replay.served.pair import Host, Served
@@ -19,6 +20,11 @@ LONG = 30.0
 class TestServedReplay(ReplayContract):
     def make_replay(self, tables, **kwargs):
         return Served(tables, **kwargs)
+
+
+class TestAddersOnServed(AdderContract):
+    def make_replay(self, tables):
+        return Served(tables, default_timeout=LONG)
 
 
 @pytest.fixture

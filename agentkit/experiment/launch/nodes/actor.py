@@ -10,14 +10,13 @@ from typing import Any
 
 import jax
 
-from agentkit import ports
 from agentkit.actors import ActorIndex, InferenceClosedError, RemoteActor
 from agentkit.agents.common.agent import Agent
 from agentkit.core import Adder
 from agentkit.distributed.context import NodeContext
 from agentkit.errors import ReplayClosedError
 from agentkit.experiment.config.experiment_config import ExperimentConfig
-from agentkit.experiment.launch.nodes.replay import connect_to_replay
+from agentkit.experiment.launch.nodes.replay import connect_to_replay, keep_alive
 from agentkit.experiment.launch.sharing.callbacks import node_hooks
 from agentkit.experiment.launch.sharing.common import (
     KEEP_ALIVE_SECONDS,
@@ -68,7 +67,9 @@ def actor_node(
         stack.enter_context(contextlib.closing(environment))
         spec = spec or make_environment_spec(environment)
         learners = [(agent, replay), *extra_learners]
-        servers = [(endpoint, _connect(each.make_tables(spec), endpoint, stack)) for each, endpoint in learners]
+        servers = [
+            (endpoint, _connect(context, each.make_tables(spec), endpoint, stack)) for each, endpoint in learners
+        ]
         log = _open_log(context, experiment, stack)
         written = [(each, server) for (each, _), (_, server) in zip(learners, servers, strict=True)]
         adder, closes = make_adder(environment, spec, written), [server.close for _, server in servers]
@@ -106,8 +107,10 @@ def _as_is(params: Nest) -> Nest:
     return params  # An actor of the user's own need not know of JAX's devices.
 
 
-def _connect(tables: Sequence[Table], endpoint: Mapping[str, Any], stack: contextlib.ExitStack) -> Replay:
-    server = connect_to_replay(tables, endpoint, timeout=OUTAGE_SECONDS, wait=120.0)
+def _connect(
+    context: NodeContext, tables: Sequence[Table], endpoint: Mapping[str, Any], stack: contextlib.ExitStack
+) -> Replay:
+    server = connect_to_replay(tables, endpoint, timeout=OUTAGE_SECONDS, wait=120.0, run_id=context.store.run_id)
     stack.callback(server.close)  # Abandons what is unconfirmed, after the adders' close.
     return server
 
@@ -123,10 +126,6 @@ def _open_log(
         logger.write({**record, "steps": max(context.totals().get("steps", 0), record["steps"])})
 
     return log
-
-
-def _port(endpoint: Mapping[str, Any]) -> int:
-    return int(str(endpoint["address"]).rpartition(":")[2])
 
 
 def _act(
@@ -160,7 +159,7 @@ def _act(
         if now >= keep_alive_at:
             keep_alive_at = now + KEEP_ALIVE_SECONDS
             for endpoint, _ in servers:
-                ports.keep_connections_alive(_port(endpoint))
+                keep_alive(endpoint)
 
 
 def close_on_stop(context: NodeContext, closes: Sequence[Callable[[], None]]) -> None:

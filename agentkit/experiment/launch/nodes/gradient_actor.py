@@ -157,7 +157,9 @@ def gradient_node(
         assert update.gradient is not None
         gradient = jax.jit(update.gradient)
         tables = with_gradients(agent, queue_size).make_tables(spec)
-        server = stack.enter_context(connect_to_replay(tables, replay, timeout=OUTAGE_SECONDS, wait=120.0))
+        server = stack.enter_context(
+            connect_to_replay(tables, replay, timeout=OUTAGE_SECONDS, wait=120.0, run_id=context.store.run_id)
+        )
         writer = server.writer(history=1)
         local = stack.enter_context(InProcessReplay(make_own_tables(experiment, spec, environment), seed=seed))
         batches = stack.enter_context(contextlib.closing(ReplayDataset(local, agent.batch_plan)))

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from agentkit import ports
 from agentkit.agents.common.agent import Agent
 from agentkit.datasets import ReplayDataset
 from agentkit.distributed.run_store_client import RunStoreClient
 from agentkit.errors import ReplayClosedError, ReplayTimeoutError
-from agentkit.experiment.launch.nodes.replay import connect_to_replay, contents_name
+from agentkit.experiment.launch.nodes.replay import connect_to_replay, contents_name, keep_alive
 from agentkit.experiment.launch.sharing.common import KEEP_ALIVE_SECONDS
 from agentkit.experiment.launch.sharing.priorities import LargestPriorities
+from agentkit.replay import Replay
 from agentkit.specs import EnvironmentSpec
 from agentkit.types import DrawnBatch
 
@@ -37,23 +37,28 @@ class ServerData:
         waited_seconds: spent waiting for batches so far.
     """
 
-    def __init__(self, agent: Agent, spec: EnvironmentSpec, endpoint: Mapping[str, Any]):
-        """Connects.
+    def __init__(self, agent: Agent, spec: EnvironmentSpec, endpoint: Mapping[str, Any], run_id: str | None = None):
+        """Connects; `run_id` as for `connect_to_replay`.
 
         Raises:
             ReplayClosedError: the server does not answer.
         """
         self._tables = agent.make_tables(spec)
         self._plan = agent.batch_plan
-        self._endpoint = endpoint
+        self._endpoint, self._run_id = endpoint, run_id
         self.address = str(endpoint["address"])
         self.contents = contents_name(str(endpoint.get("node", "replay-0")))
         self.waited_seconds = 0.0
         self._keep_alive_at = 0.0
         self._largest: LargestPriorities | None = None
         # Decision 18: exact sampling would cost a round trip for each batch.
-        self.replay = connect_to_replay(self._tables, endpoint, timeout=10.0, wait=120.0, draw_ahead=True)
+        self.replay = self._connect(wait=120.0)
         self._dataset: ReplayDataset | None = ReplayDataset(self.replay, self._plan, timeout=BATCH_SECONDS)
+
+    def _connect(self, wait: float) -> Replay:
+        return connect_to_replay(
+            self._tables, self._endpoint, timeout=10.0, wait=wait, draw_ahead=True, run_id=self._run_id
+        )
 
     def __iter__(self) -> Iterator[DrawnBatch]:
         return self
@@ -103,14 +108,14 @@ class ServerData:
         """Makes everything anew where the server answers; else leaves it for the next time."""
         self.close()
         with contextlib.suppress(ReplayClosedError, ReplayTimeoutError):
-            self.replay = connect_to_replay(self._tables, self._endpoint, timeout=10.0, wait=1.0, draw_ahead=True)
+            self.replay = self._connect(wait=1.0)
             self._dataset = ReplayDataset(self.replay, self._plan, timeout=BATCH_SECONDS)
 
     def keep_alive(self) -> None:
         """Lets TCP notice a host that vanished; new connections come and go, so it is done again and again."""
         if time.monotonic() >= self._keep_alive_at:
             self._keep_alive_at = time.monotonic() + KEEP_ALIVE_SECONDS
-            ports.keep_connections_alive(int(self.address.rpartition(":")[2]))
+            keep_alive(self._endpoint)
 
     def writers_of_contents(self) -> dict[str, Any]:
         """Returns the functions by which a checkpoint writes the server's contents, by name."""
@@ -212,12 +217,17 @@ class ShardedData:
 
 
 def make_data(
-    agent: Agent, spec: EnvironmentSpec, replay: Mapping[str, Any] | Sequence[Mapping[str, Any]]
+    agent: Agent,
+    spec: EnvironmentSpec,
+    replay: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    run_id: str | None = None,
 ) -> ServerData | ShardedData:
     """Connects to a replay node's endpoint, or to those of several, for an agent's batches."""
     if isinstance(replay, Mapping):
-        return ServerData(agent, spec, replay)
+        return ServerData(agent, spec, replay, run_id)
     with contextlib.ExitStack() as stack:
-        shards = [stack.enter_context(contextlib.closing(ServerData(agent, spec, endpoint))) for endpoint in replay]
+        shards = [
+            stack.enter_context(contextlib.closing(ServerData(agent, spec, endpoint, run_id))) for endpoint in replay
+        ]
         stack.pop_all()
     return ShardedData(shards)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import importlib.util
 import os
 import pathlib
 import secrets
 import shutil
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from agentkit import checkpoint, ports
 from agentkit.distributed.context import NodeContext
 from agentkit.distributed.run_store_client import RunStoreError
-from agentkit.errors import CheckpointError, ReplayClosedError
+from agentkit.errors import CheckpointError, ReplayClosedError, missing_extra
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.launch.sharing.common import (
     STATUS_SECONDS,
@@ -27,11 +29,10 @@ from agentkit.experiment.launch.sharing.common import (
     num_items,
 )
 from agentkit.experiment.runs.resume_checks import ResumeError
-from agentkit.replay import Replay
+from agentkit.replay import Replay, Table
+from agentkit.scratch import named_scratch
 from agentkit.specs import EnvironmentSpec
-
-if TYPE_CHECKING:
-    from agentkit.replay import ReverbReplay
+from agentkit.wire import keys_at, listen_address, private_address
 
 HANDOVER = "replay_handover"
 """Folder in the run's: what a replay node held that was stopped by itself."""
@@ -47,16 +48,12 @@ def replay_node(
 
     Args:
         context: the node's.
-        experiment: what is run.
+        experiment: what is run; see `backend_of`.
         spec: the environment's; None looks at one.
-        listen: the network device to listen on, see `ReverbReplay`.
+        listen: the network device to listen on; "lo" is this machine alone.
         port: None finds a free one, and keeps it when the node is started again.
     """
-    from agentkit.replay import ReverbReplay  # Loads TensorFlow.
-
     spec = spec or find_spec(experiment)
-    key = f"port/{context.name}"
-    known = context.store.status()["values"].get(key)
     folder, contents = context.run_directory, contents_name(context.name)
     if folder is not None and context.incarnation == 0:  # Of an earlier program: this one begins from a checkpoint.
         shutil.rmtree(_handover(folder, contents), ignore_errors=True)
@@ -64,36 +61,109 @@ def replay_node(
     scratch = None if folder is None else folder / f".{context.name}"
     if scratch is not None:
         shutil.rmtree(scratch, ignore_errors=True)  # A server that was killed left its files there.
-        scratch.mkdir(parents=True)
-    replay = ReverbReplay(
-        experiment.agent.make_tables(spec), port=port or known, listen=listen, checkpoint_directory=scratch
-    )
-    with replay:
+        scratch.mkdir(parents=True, mode=0o700)
+    tables, port = experiment.agent.make_tables(spec), port or context.store.status()["values"].get(_port_key(context))
+    with contextlib.ExitStack() as stack:
+        if backend_of(experiment) == "reverb":
+            replay, address, serve = _open_reverb(context, tables, scratch, stack, listen=listen, port=port)
+        else:
+            where = _listen_at(context, scratch, stack, listen, port)
+            replay, address, serve = _open_served(context, tables, where, experiment.seed, stack)
         if found is not None:
             _restore(context, replay, found.path / contents)
         elif newest_step(folder):
             log(context, f"No checkpoint in {folder} holds replay contents: replay starts empty.")
-        number = int(replay.address.rpartition(":")[2])
-        context.store.put(key, number)
-        host = ports.device_address(listen)
         # Tables of a second server, or of another shard, are beside those of the first: see `all_tables`.
-        tables = "tables" if context.index == 0 else f"tables/{context.name}"
-        context.store.put(tables, {name: _table_status(replay, name) for name in replay.tables})
+        status = "tables" if context.index == 0 else f"tables/{context.name}"
+        context.store.put(status, {name: _table_status(replay, name) for name in replay.tables})
         goal = experiment.num_steps
         context.store.put("num_steps", goal)
-        endpoint = {"node": context.name, "address": f"{host}:{number}"}
+        endpoint = {"node": context.name, "address": address}
         context.ready({**endpoint, "pid": os.getpid(), "process": _THIS_PROCESS})
-        while not context.wait(STATUS_SECONDS):
+        while not context.should_stop:
+            serve(STATUS_SECONDS)
             with contextlib.suppress(RunStoreError):  # A store that stays silent ends this node in order.
-                context.store.put(tables, {name: _table_status(replay, name) for name in replay.tables})
+                context.store.put(status, {name: _table_status(replay, name) for name in replay.tables})
                 if context.totals().get("steps", 0) >= goal:
                     context.request_stop(f"reached {goal:,} steps")
         with context.busy("saving or freeing replay", contents_seconds(num_items(context))):
             if folder is not None and not _program_stops(context):  # Told to stop alone: nobody else will save this.
                 _hand_over(folder, contents, context.totals().get("steps", 0), replay)
-            replay.close()
+            stack.close()
     if scratch is not None:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def backend_of(experiment: ExperimentConfig) -> str:
+    """Returns what a replay node runs, "reverb" or "served": what the experiment names, else Reverb if it is there.
+
+    Raises:
+        MissingExtraError: the experiment names Reverb, which is not installed.
+    """
+    is_there = importlib.util.find_spec("reverb") is not None
+    if experiment.replay == "reverb" and not is_there:
+        raise missing_extra("dm-reverb", "reverb")
+    return "served" if experiment.replay == "served" or not is_there else "reverb"
+
+
+def _port_key(context: NodeContext) -> str:
+    return f"port/{context.name}"
+
+
+Opened = tuple[Replay, str, Callable[[float], object]]
+"""The tables, the address for others, and what serves for some seconds."""
+
+
+def _open_reverb(
+    context: NodeContext,
+    tables: Sequence[Table],
+    scratch: pathlib.Path | None,
+    stack: contextlib.ExitStack,
+    *,
+    listen: str,
+    port: int | None,
+) -> Opened:
+    from agentkit.replay import ReverbReplay  # Loads TensorFlow.
+
+    replay = stack.enter_context(ReverbReplay(tables, port=port, listen=listen, checkpoint_directory=scratch))
+    number = int(replay.address.rpartition(":")[2])
+    context.store.put(_port_key(context), number)
+    return replay, f"{ports.device_address(listen)}:{number}", context.wait
+
+
+def _open_served(
+    context: NodeContext, tables: Sequence[Table], where: str, seed: int, stack: contextlib.ExitStack
+) -> Opened:
+    from agentkit.replay.served import ReplayServer
+
+    server = stack.enter_context(
+        contextlib.closing(ReplayServer(tables, where, keys_at(where, context.store.run_id), seed))
+    )
+    address = server.address
+    if address.startswith("tcp://"):
+        number = int(address.rpartition(":")[2])
+        context.store.put(_port_key(context), number)
+
+    def serve(seconds: float) -> None:
+        context.wait(0.0)
+        server.serve(seconds)
+
+    return server.replay, address, serve
+
+
+def _listen_at(
+    context: NodeContext, scratch: pathlib.Path | None, stack: contextlib.ExitStack, listen: str, port: int | None
+) -> str:
+    """Returns where a served replay listens, the same after a restart: in a private folder, or at a network device."""
+    if listen != "lo":
+        return listen_address(listen, port)
+    found = None if scratch is None else private_address(scratch, "replay")
+    if found is None:  # There is no run folder, or its path is too long for a socket.
+        name = hashlib.sha256(f"{context.name} of {context.store.run_id}".encode()).hexdigest()[:16]
+        folder = stack.enter_context(named_scratch("replay", name))
+        found = private_address(folder, "replay")
+        assert found is not None
+    return found
 
 
 def _restore(context: NodeContext, replay: Replay, directory: pathlib.Path) -> None:
@@ -170,8 +240,14 @@ def _table_status(replay: Replay, name: str) -> dict[str, Any]:
 
 
 def connect_to_replay(
-    tables: Any, endpoint: Mapping[str, Any], *, timeout: float, wait: float, draw_ahead: bool = False
-) -> ReverbReplay:
+    tables: Any,
+    endpoint: Mapping[str, Any],
+    *,
+    timeout: float,
+    wait: float,
+    draw_ahead: bool = False,
+    run_id: str | None = None,
+) -> Replay:
     """Connects to a replay node's server.
 
     Args:
@@ -179,11 +255,18 @@ def connect_to_replay(
         endpoint: the replay node's.
         timeout: seconds, of later waits.
         wait: seconds that a server may take to answer now.
-        draw_ahead: see `ReverbReplay`.
+        draw_ahead: see `ReverbReplay`, `ServedReplay`.
+        run_id: the run's secret; needed for a served replay on another machine.
 
     Raises:
-        ReplayClosedError: it does not answer, or its process has this one's PID and is another one.
+        ReplayClosedError: it does not answer, or it is Reverb's and its process has this one's PID and is another one.
     """
+    address = str(endpoint["address"])
+    if is_served(endpoint):
+        from agentkit.replay.served import ServedReplay
+
+        keys = None if run_id is None else keys_at(address, run_id)
+        return ServedReplay(tables, address, keys, default_timeout=timeout, connect_timeout=wait, draw_ahead=draw_ahead)
     from agentkit.replay import ReverbReplay
 
     if endpoint["pid"] == os.getpid() and endpoint["process"] != _THIS_PROCESS:
@@ -192,6 +275,15 @@ def connect_to_replay(
             f"This process and the replay server both have PID {os.getpid()}, in different PID namespaces: Reverb "
             "would crash. A restart gives another PID; in Kubernetes set shareProcessNamespace: true."
         )
-    return ReverbReplay(
-        tables, address=str(endpoint["address"]), default_timeout=timeout, connect_timeout=wait, draw_ahead=draw_ahead
-    )
+    return ReverbReplay(tables, address=address, default_timeout=timeout, connect_timeout=wait, draw_ahead=draw_ahead)
+
+
+def is_served(endpoint: Mapping[str, Any]) -> bool:
+    """Returns whether a replay node's endpoint is that of a served replay, and not Reverb's."""
+    return "://" in str(endpoint["address"])
+
+
+def keep_alive(endpoint: Mapping[str, Any]) -> None:
+    """Lets TCP notice that the host of a Reverb server vanished; a served replay's connections notice it themselves."""
+    if not is_served(endpoint):
+        ports.keep_connections_alive(int(str(endpoint["address"]).rpartition(":")[2]))

@@ -1,6 +1,7 @@
 """Tells actors the largest priority that the learner has given: their new items get it.
 
 Reverb's server does not know it, and each process has a client of its own (Schaul et al. 2016, algorithm 1, line 6).
+A served replay knows it by itself.
 """
 
 from __future__ import annotations
@@ -8,14 +9,11 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agentkit.distributed.run_store_client import RunStoreClient, RunStoreError
 from agentkit.experiment.launch.sharing.common import STATUS_SECONDS
-from agentkit.replay import Prioritized
-
-if TYPE_CHECKING:
-    from agentkit.replay import ReverbReplay
+from agentkit.replay import Prioritized, Replay
 
 
 class LargestPriorities:
@@ -28,22 +26,22 @@ class LargestPriorities:
         self._told: dict[str, float] = {}
         self._next = 0.0
 
-    def share(self, replay: ReverbReplay) -> None:
+    def share(self, replay: Replay) -> None:
         """Tells the store of larger priorities, and takes over larger ones, now and then; of prioritised tables."""
         now = time.monotonic()
-        if now < self._next:
+        if now < self._next or replay.largest_priorities is None:
             return
         self._next = now + STATUS_SECONDS
         for name, table in replay.tables.items():
             if isinstance(table.sampler, Prioritized):
                 with contextlib.suppress(RunStoreError):  # It is away, or nobody has told it anything.
-                    self._share_table(replay, name)
+                    self._share_table(replay.largest_priorities, name)
 
-    def _share_table(self, replay: ReverbReplay, table: str) -> None:
-        key, mine = f"largest_priority/{self._node}/{table}", replay.largest_priorities[table]
+    def _share_table(self, largest: dict[str, float], table: str) -> None:
+        key, mine = f"largest_priority/{self._node}/{table}", largest[table]
         if mine > self._told.get(table, 1.0):
             self._store.put(key, mine)
             self._told[table] = mine
         else:
             found = float(self._store.get(key, timeout=0.0))
-            self._told[table] = replay.largest_priorities[table] = max(mine, found)
+            self._told[table] = largest[table] = max(mine, found)
