@@ -183,12 +183,14 @@ def ppo_loss_with_columns(networks, config):
     """PPO's, which also tells how far columns are from what they say."""
     loss = ppo.make_loss(networks, config)
 
-    def checked(params, coefficients, batch):
-        total, metrics = loss(params, coefficients, batch)
-        columns = batch.extras.columns
+    def checked(params, state, batch, key):
+        output = loss(params, state, batch, key)
+        rows = batch.data
+        columns = rows.extras.columns
         wrong = columns["info.is_success"] & ((columns["t"] != 4) | ~columns["success"])
-        wrong |= (columns["info.score"][:, 0] != jnp.where(columns["t"] == 4, 1.0, -1.0)) & (batch.mask > 0)
-        return total, {**metrics, "wrong": jnp.max(wrong), "seen": jnp.max(columns["success"])}
+        wrong |= (columns["info.score"][:, 0] != jnp.where(columns["t"] == 4, 1.0, -1.0)) & (rows.mask > 0)
+        seen = {"wrong": jnp.max(wrong), "seen": jnp.max(columns["success"])}
+        return output._replace(metrics={**output.metrics, **seen})
 
     return checked
 

@@ -58,6 +58,20 @@ def test_fast_actors_take_the_steps_that_are_left_and_few_more(num_actors, steps
         assert 10_000 <= sum(taken) <= 10_500
 
 
+def test_an_actor_that_was_held_up_while_others_took_all_takes_few():
+    """What it knows is as old as its last heartbeat: half its share of that would be 1,667 steps."""
+    with RunStore(SECRET) as store, joined(store, 0) as held_up, joined(store, 1) as fast:
+        store.put("num_steps", 10_000)
+        goal = StepGoal(held_up, 3)
+        fast.heartbeat(steps=10_000)
+        fast.sync()
+        taken = 0
+        while not goal.reached():
+            taken += 16
+            held_up.heartbeat(steps=taken)
+        assert taken <= 116
+
+
 def test_far_from_the_goal_no_step_asks_the_run_store(monkeypatch):
     with RunStore(SECRET) as store, joined(store, 0) as context:
         store.put("num_steps", 1_000_000)

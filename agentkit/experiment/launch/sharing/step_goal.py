@@ -1,9 +1,10 @@
 """Keeps a program's actors from outrunning the word to stop, which takes up to a second and a half to reach them.
 
 An actor knows the program's steps from its heartbeats, and its own at once. So each may take half its share of the
-steps that were left at its last heartbeat, since the others have taken some meanwhile; who has done so asks the run
-store anew, the more often the fewer are left. The run store does not lend steps: those of an actor that is killed, or
-leaves without a word, would have to come back, or the program waits for steps that nobody takes.
+steps that were left at its last heartbeat, since the others have taken some meanwhile, and a hundredth of the goal at
+most, since it may have been held up while they took all; who has done so asks the run store anew, the more often the
+fewer are left. The run store does not lend steps: those of an actor that is killed, or leaves without a word, would have
+to come back, or the program waits for steps that nobody takes.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ import contextlib
 
 from agentkit.distributed.context import NodeContext
 from agentkit.distributed.run_store_client import RunStoreError
+
+FEW_STEPS = 100
+"""An actor may take so many without asking, however small the goal, until half its share is less."""
 
 
 class StepGoal:
@@ -34,7 +38,8 @@ class StepGoal:
     def reached(self) -> bool:
         """Returns whether no step is left; asks the run store where it may be so."""
         left = self._goal - self._context.totals().get("steps", 0)
-        if 2 * self._num_actors * self._context.unsent("steps") < left:
+        unasked = min(left / (2 * self._num_actors), max(FEW_STEPS, self._goal / 100))
+        if self._context.unsent("steps") < unasked:
             return False
         with contextlib.suppress(RunStoreError):  # It is away: what is known of it counts.
             self._context.sync()
