@@ -19,6 +19,7 @@ from agentkit.actors import ActorIndex
 from agentkit.agents import Agent, ReplayConfig, Transitions, dqn
 from agentkit.agents.addons import with_rnd
 from agentkit.core import BatchPlan
+from agentkit.distributed import ProgramError
 from agentkit.envs.catch import Catch
 from agentkit.errors import CheckpointError, ConfigError, NonFiniteError, SpecError
 from agentkit.experiment.checks.own_boxes import check_own_boxes
@@ -88,7 +89,12 @@ def make_adder(replay: Any, spec: Any) -> core.Adder:
 
 def make_replay(tables: Any) -> InProcessReplay:
     CLOSED.append("replay was made")
+    print("replay was made", flush=True)
     return InProcessReplay(tables, seed=7)
+
+
+def make_none(tables: Any) -> Any:
+    return 3
 
 
 def shield(parts: core.ActorParts) -> core.Actor:
@@ -234,13 +240,24 @@ def test_replay_by_a_function_of_tables(tmp_path: Any) -> None:
     assert agentkit.resume(tmp_path / "run", num_steps=160).steps == 160
     with pytest.raises(CheckpointError, match="replay="):
         agentkit.run(plan(make_agent(), 200, tmp_path / "run"), resume=True)
-    with pytest.raises(ConfigError, match="a launched program's replay is a server's"):
-        agentkit.launch(plan(make_agent(), 150, replay=make_replay))
     with pytest.raises(SpecError, match=r"replay: expected a replay.Replay of the function, found 3"):
         agentkit.run(plan(make_agent(), 150, replay=lambda tables: 3))
     agentkit.run(plan(make_agent(), 120, tmp_path / "own", replay=lambda tables: InProcessReplay(tables, seed=1)))
     with pytest.raises(ConfigError, match="replay is a lambda"):
         agentkit.resume(tmp_path / "own")
+
+
+@pytest.mark.full
+def test_replay_by_a_function_of_tables_is_served_in_a_launched_program(tmp_path: Any) -> None:
+    pytest.importorskip("zmq")
+    CLOSED.clear()
+    launched = plan(make_agent(), 600, tmp_path / "run", replay=make_replay)
+    assert agentkit.launch(launched, num_actors=2, num_evaluators=0).updates > 0
+    assert "replay was made" in (tmp_path / "run" / "nodes" / "replay-0.log").read_text() and not CLOSED
+    assert experiment.read_config(tmp_path / "run").replay is make_replay
+    assert agentkit.resume_launch(tmp_path / "run", num_steps=800).steps >= 800
+    with pytest.raises(ProgramError, match="expected one of the function, found 3"):
+        agentkit.launch(plan(make_agent(), 150, replay=make_none), num_evaluators=0)
 
 
 class Actionless(core.Actor):

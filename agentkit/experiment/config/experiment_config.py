@@ -57,7 +57,7 @@ class ExperimentConfig(metaclass=SaysWhatWasMeant):
         num_steps: environment steps to train for; a resumed run goes on until this many in all.
         seed: every random choice follows from it.
         replay: "in_process" or "reverb"; for launched programs "served" or "reverb", see `agentkit.launch`; or a
-            function ``tables -> Replay``, for runs in one process.
+            function ``tables -> Replay``, which in a launched program makes an `InProcessReplay` that is served.
         run_directory: where logs and checkpoints go; None records nothing.
         num_envs: environments stepped together by one batched actor; None for one, unbatched, or for as many as a
             vector environment has that is handed in.

@@ -80,7 +80,8 @@ def host_run(
     Raises:
         ProgramError: a callback failed; the message has its traceback.
     """
-    experiment = dataclasses.replace(experiment, replay=backend_of(experiment), progress=False)
+    replay = experiment.replay if callable(experiment.replay) else backend_of(experiment)
+    experiment = dataclasses.replace(experiment, replay=replay, progress=False)
     record, directory = _check_external(experiment)
     with run_lock(directory):
         return _host(experiment, record, directory, run_id, on_start, store_port=store_port, port=port, listen=listen)

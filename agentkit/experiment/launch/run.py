@@ -74,8 +74,8 @@ def launch(
     Ctrl-C, SIGTERM or SIGHUP stops and saves, a second one kills.
 
     Args:
-        experiment: what `agentkit.run` takes, unchanged. Its `replay` may be "served" or "reverb"; the default is
-            Reverb where it is installed.
+        experiment: what `agentkit.run` takes, unchanged. Its `replay` may be "served" or "reverb", or a function of
+            tables, whose `InProcessReplay` is served; the default is Reverb where it is installed.
         num_actors: actor processes.
         num_evaluators: evaluator processes.
         engine: "processes", "ray" or "threads".
@@ -94,14 +94,9 @@ def launch(
     """
     refuse_several_agents(experiment, "launch")
     config = LaunchConfig(num_actors=num_actors, num_evaluators=num_evaluators, engine=engine, **settings)
-    if callable(experiment.replay):
-        raise ConfigError(
-            f"replay: a launched program's replay is a server's, for all its processes to reach, which "
-            f"{experiment.replay!r:.80} does not make. Leave it out, and give the agent tables of your own "
-            "(make_tables of agentkit.compose), which the server then has; or use agentkit.run."
-        )
     experiment = dataclasses.replace(with_callbacks(experiment, callbacks), progress=False)
-    experiment = dataclasses.replace(experiment, replay=backend_of(experiment))
+    if not callable(experiment.replay):
+        experiment = dataclasses.replace(experiment, replay=backend_of(experiment))
     Hooks(experiment)  # Refuses callbacks of no use.
     check_run_directory(experiment, resume)
     check_for_processes(experiment)

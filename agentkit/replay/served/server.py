@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import tree
 
-from agentkit.errors import AgentkitError
+from agentkit.errors import AgentkitError, SpecError
 from agentkit.replay.in_process import InProcessReplay
 from agentkit.replay.served.streams import WriterStream
 from agentkit.replay.table import Table
@@ -61,14 +61,31 @@ class ReplayServer:
         address: see `agentkit.wire.Server`.
         keys: the run's; needed for tcp.
         seed: of samplers and removers.
+        make_replay: makes the in-process replay of the tables; None for `InProcessReplay` itself.
+
+    Raises:
+        SpecError: `make_replay` returned something else.
 
     Attributes:
         replay: the tables; to be restored before `serve`, and read between two calls of it.
         address: for clients.
     """
 
-    def __init__(self, tables: Sequence[Table], address: str, keys: Keys | None = None, seed: Seed = 0):
-        self.replay = InProcessReplay(tables, seed)
+    def __init__(
+        self,
+        tables: Sequence[Table],
+        address: str,
+        keys: Keys | None = None,
+        seed: Seed = 0,
+        make_replay: Callable[[Sequence[Table]], Any] | None = None,
+    ):
+        made = InProcessReplay(tables, seed) if make_replay is None else make_replay(tables)
+        if not isinstance(made, InProcessReplay):
+            raise SpecError(
+                f"replay: a server hands out the tables of an InProcessReplay; expected one of the function, found "
+                f"{made!r:.80}. Return one, or use agentkit.run."
+            )
+        self.replay = made
         self._wire = Server(address, keys)
         self.address = self._wire.address
         self._streams: dict[str, WriterStream] = {}

@@ -68,7 +68,7 @@ def replay_node(
             replay, address, serve = _open_reverb(context, tables, scratch, stack, listen=listen, port=port)
         else:
             where = _listen_at(context, scratch, stack, listen, port)
-            replay, address, serve = _open_served(context, tables, where, experiment.seed, stack)
+            replay, address, serve = _open_served(context, tables, where, experiment, stack)
         if found is not None:
             _restore(context, replay, found.path / contents)
         elif newest_step(folder):
@@ -97,13 +97,15 @@ def replay_node(
 def backend_of(experiment: ExperimentConfig) -> str:
     """Returns what a replay node runs, "reverb" or "served": what the experiment names, else Reverb if it is there.
 
+    What a function of tables makes is served.
+
     Raises:
         MissingExtraError: the experiment names Reverb, which is not installed.
     """
     is_there = importlib.util.find_spec("reverb") is not None
     if experiment.replay == "reverb" and not is_there:
         raise missing_extra("dm-reverb", "reverb")
-    return "served" if experiment.replay == "served" or not is_there else "reverb"
+    return "served" if callable(experiment.replay) or experiment.replay == "served" or not is_there else "reverb"
 
 
 def _port_key(context: NodeContext) -> str:
@@ -132,13 +134,12 @@ def _open_reverb(
 
 
 def _open_served(
-    context: NodeContext, tables: Sequence[Table], where: str, seed: int, stack: contextlib.ExitStack
+    context: NodeContext, tables: Sequence[Table], where: str, experiment: ExperimentConfig, stack: contextlib.ExitStack
 ) -> Opened:
     from agentkit.replay.served import ReplayServer
 
-    server = stack.enter_context(
-        contextlib.closing(ReplayServer(tables, where, keys_at(where, context.store.run_id), seed))
-    )
+    make_replay, keys = experiment.replay if callable(experiment.replay) else None, keys_at(where, context.store.run_id)
+    server = stack.enter_context(contextlib.closing(ReplayServer(tables, where, keys, experiment.seed, make_replay)))
     address = server.address
     if address.startswith("tcp://"):
         number = int(address.rpartition(":")[2])
