@@ -68,7 +68,7 @@ def replay_node(
             replay, address, serve = _open_reverb(context, tables, scratch, stack, listen=listen, port=port)
         else:
             where = _listen_at(context, scratch, stack, listen, port)
-            replay, address, serve = _open_served(context, tables, where, experiment.seed, stack)
+            replay, address, serve = _open_served(context, tables, where, stack, seed=experiment.seed, listen=listen)
         if found is not None:
             _restore(context, replay, found.path / contents)
         elif newest_step(folder):
@@ -133,7 +133,7 @@ def _open_reverb(
 
 
 def _open_served(
-    context: NodeContext, tables: Sequence[Table], where: str, seed: int, stack: contextlib.ExitStack
+    context: NodeContext, tables: Sequence[Table], where: str, stack: contextlib.ExitStack, *, seed: int, listen: str
 ) -> Opened:
     from agentkit.replay.served import ReplayServer
 
@@ -144,6 +144,7 @@ def _open_served(
     if address.startswith("tcp://"):
         number = int(address.rpartition(":")[2])
         context.store.put(_port_key(context), number)
+        address = f"tcp://{ports.device_address(listen)}:{number}"
 
     def serve(seconds: float) -> None:
         context.wait(0.0)
