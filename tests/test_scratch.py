@@ -88,3 +88,18 @@ def test_a_publisher_whose_memory_was_removed_makes_it_again(name):
     publisher.publish(2, {"a": np.ones(3)})
     assert SharedMemorySource(name).get(["a"]).version == 2
     publisher.close()
+
+
+def test_a_named_folder_is_found_again_after_a_kill_and_others_of_its_kind_are_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(scratch, "GRACE_SECONDS", 0.0)
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    killed = tmp_path / f"agentkit-test-{os.getuid()}-killed"
+    for left in ("killed", "other"):
+        (tmp_path / f"agentkit-test-{os.getuid()}-{left}").mkdir(mode=0o700)
+    (killed / "socket").touch()
+    with scratch.named_scratch("test", "killed") as folder:
+        assert folder == killed and (folder / "socket").exists() and folder.stat().st_mode & 0o077 == 0
+        assert list(tmp_path.iterdir()) == [folder]
+        with scratch.named_scratch("test", "second"):
+            assert folder.exists(), "it is in use"
+    assert list(tmp_path.iterdir()) == []

@@ -91,6 +91,11 @@ class Client:
         """Returns whether `close` was called."""
         return self._closed
 
+    @property
+    def connected(self) -> bool:
+        """Returns whether the server was there when it was last looked for."""
+        return self._connected
+
     def forget(self) -> None:
         """Waits no longer for what was asked so far."""
         with self._lock:

@@ -146,7 +146,8 @@ def test_a_resumed_program_clears_away_what_a_killed_one_left(tmp_path):
         assert left in shared()
         os.kill(program.pid("replay-0"), signal.SIGKILL)
         program.wait_for(lambda s: is_up(s, "replay-0", 0), LIMIT_SECONDS)
-        assert len(list((program.directory / ".replay-0").iterdir())) == 1
+        # Reverb's files, or the socket of a served replay, which is elsewhere where this path is too long for one.
+        assert len(list((program.directory / ".replay-0").iterdir())) <= 1
         program.process.kill()
         program.process.wait(timeout=10.0)
         run = program.directory

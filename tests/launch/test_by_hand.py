@@ -12,11 +12,9 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("reverb")
-
 from agentkit.loggers import read_csv
 
-pytestmark = [pytest.mark.reverb, pytest.mark.full]
+pytestmark = [pytest.mark.both_stacks, pytest.mark.full]
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCH = ROOT / "launch"

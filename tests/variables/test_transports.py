@@ -9,6 +9,7 @@ import pytest
 
 from agentkit.errors import ConfigError, SpecError, UnknownNameError
 from agentkit.variables import SharedMemoryPublisher, SharedMemorySource, VariableClient
+from agentkit.variables.served import ServedPublisher, ServedSource
 
 pytestmark = pytest.mark.both_stacks
 
@@ -24,6 +25,19 @@ class Memory:
 
     def source(self):
         return SharedMemorySource(self.path)
+
+
+class OnWire:
+    def __init__(self, tmp_path):
+        self.address = "tcp://127.0.0.1:*"
+
+    def publisher(self):
+        publisher = ServedPublisher("run", self.address)
+        self.address = publisher.address  # a learner that restarts serves where it did before
+        return publisher
+
+    def source(self):
+        return ServedSource(self.address, "run", timeout=3.0)
 
 
 class OnReverb:
@@ -43,7 +57,7 @@ class OnReverb:
         return ReverbSource(f"localhost:{self.port}", "run", timeout=3.0)
 
 
-@pytest.fixture(params=[Memory, pytest.param(OnReverb, marks=pytest.mark.reverb)])
+@pytest.fixture(params=[Memory, OnWire, pytest.param(OnReverb, marks=pytest.mark.reverb)])
 def transport(request, tmp_path):
     return request.param(tmp_path)
 

@@ -116,7 +116,7 @@ class ReverbReplay(Replay):
         """
         self.tables = index_tables(tables)
         self.default_timeout = check_timeout(default_timeout, default_timeout)
-        self.largest_priorities = dict.fromkeys(self.tables, FIRST_PRIORITY)
+        self.largest_priorities: dict[str, float] = dict.fromkeys(self.tables, FIRST_PRIORITY)
         self._groups = group_tables(self.tables)
         self._draw_ahead = draw_ahead
         self._closed = False

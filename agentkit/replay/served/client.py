@@ -21,7 +21,7 @@ from agentkit.nests import make_builder
 from agentkit.replay import base
 from agentkit.replay.in_process.shared import STATE_FILE, SharedTables
 from agentkit.replay.served.answers import as_replay_errors
-from agentkit.replay.served.writer import ServedWriter
+from agentkit.replay.served.writer import AGE_SECONDS, ServedWriter
 from agentkit.replay.table import Table
 from agentkit.types import DrawnBatch, Nest, ReplaySample, SampleInfo, TableInfo
 from agentkit.wire import Client, Keys, RefusedError, WireClosedError, WireTimeoutError
@@ -71,6 +71,7 @@ class ServedReplay(base.Replay):
         # Empty ones: they know what fits.
         self._model = SharedTables(self.tables, 0)
         self._parts: weakref.WeakSet[ServedWriter | ServedSampler] = weakref.WeakSet()
+        self._pusher: threading.Thread | None = None
         patience = base.check_timeout(connect_timeout, self.default_timeout)
         self._wire = self._connect(patience)
         try:
@@ -101,6 +102,9 @@ class ServedReplay(base.Replay):
         seconds = base.check_timeout(timeout, self.default_timeout)
         writer = ServedWriter(self._model, self._connect(seconds), base.check_history(history), seconds, self._why_late)
         self._parts.add(writer)
+        if self._pusher is None:
+            self._pusher = threading.Thread(target=_push, args=(weakref.ref(self),), name="push-blocks", daemon=True)
+            self._pusher.start()
         return writer
 
     def sampler(self, table: str, batch_size: int, *, timeout: float | None = None) -> ServedSampler:
@@ -121,6 +125,17 @@ class ServedReplay(base.Replay):
         writers = [part for part in list(self._parts) if isinstance(part, ServedWriter)]
         num_items += sum(writer.num_under_way(table) for writer in writers)
         return bool(self._ask({"do": "can_insert", "table": table, "num_items": num_items}))
+
+    @property
+    def closed(self) -> bool:
+        """Returns whether `close` was called."""
+        return self._wire.closed
+
+    def push(self, seconds: float) -> None:
+        """Sends what writers have begun so many seconds ago and not sent."""
+        for part in list(self._parts):
+            if isinstance(part, ServedWriter):
+                part.push(seconds)
 
     def update_priorities(self, table: str, keys: np.ndarray, priorities: np.ndarray) -> None:
         """Sets priorities ``[B]``; see `Replay`."""
@@ -187,6 +202,14 @@ class ServedReplay(base.Replay):
             f"Replay let no item in for {seconds:g} s: the rate limiter waits for samples ({'; '.join(found)}). The "
             "items stay queued. Sample in another thread or process, or give the limiter a greater error buffer."
         )
+
+
+def _push(replay: weakref.ref[ServedReplay]) -> None:
+    """Sends what writers have begun and not gone on with, as long as the replay is open and used."""
+    while (alive := replay()) is not None and not alive.closed:
+        alive.push(AGE_SECONDS)
+        del alive
+        time.sleep(AGE_SECONDS)
 
 
 class ServedSampler(base.Sampler):

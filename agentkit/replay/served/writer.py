@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tree
 
-from agentkit.errors import CheckpointError, ReplayClosedError
+from agentkit.errors import AgentkitError, CheckpointError, ReplayClosedError, ReplayTimeoutError
 from agentkit.replay import base
 from agentkit.replay.in_process.shared import SharedTables
 from agentkit.replay.in_process.writer import find_items, find_store
@@ -37,7 +37,7 @@ MAX_UNDER_WAY = 2
 """Blocks that a writer has sent and that are not in yet: its credit. It waits before it sends another."""
 
 AGE_SECONDS = 0.1
-"""A block that was begun longer ago goes off with the next step, however small it is."""
+"""A block that was begun longer ago goes off, however small it is."""
 
 
 WhyLate = Callable[[Sequence[str], float], Exception]
@@ -132,6 +132,7 @@ class ServedWriter(base.Writer):
         self._begun_at = math.inf
         self._block: _Block | None = None
         self._closed = False
+        self._error: Exception | None = None
         self._lock = threading.RLock()
 
     def append(self, step: Nest) -> int:
@@ -144,7 +145,7 @@ class ServedWriter(base.Writer):
             self._check_open()
             store = find_store(self._model, step) if self._store is None else self._store
             leaves = self._model.stores[store].read_leaves(step)
-            if self._block is None or self._block.count >= self._block.capacity or self._is_old():
+            if self._block is None or self._block.count >= self._block.capacity:
                 self._send()
             if self._block is None:
                 self._store = store
@@ -154,9 +155,6 @@ class ServedWriter(base.Writer):
             self._begun_at = min(self._begun_at, time.monotonic())
             self._num_steps += 1
             return self._num_steps - 1
-
-    def _is_old(self) -> bool:
-        return time.monotonic() - self._begun_at > AGE_SECONDS
 
     def _begin(self, position: int) -> _Block:
         assert self._store is not None
@@ -198,16 +196,30 @@ class ServedWriter(base.Writer):
 
     def num_under_way(self, table: str) -> int:
         """Returns how many items of a table are not known to be in; sends what has not gone off, if nobody writes."""
-        if self._lock.acquire(blocking=False):
-            try:
-                if not self._closed and len(self._under_way) < MAX_UNDER_WAY:
-                    self._send()
-                while self._under_way and self._hear_now(0.0):
-                    pass
-            finally:
-                self._lock.release()
+        self.push(0.0)
         groups = [group for block in list(self._under_way.values()) for group in block["items"]]
         return sum(len(group["first"]) for group in groups if group["table"] == table)
+
+    def push(self, seconds: float) -> None:
+        """Sends the block if it was begun so long ago, and hears what is in, unless the writer is in use or waits.
+
+        For another thread: who writes may have nothing more to write for a while, and others wait for what there is.
+        """
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            if self._closed or self._error is not None:
+                return
+            if len(self._under_way) < MAX_UNDER_WAY and time.monotonic() - self._begun_at >= seconds:
+                self._send()
+            while self._under_way and self._hear_now(0.0):
+                pass
+        except (ReplayClosedError, ReplayTimeoutError):
+            return  # Whoever writes next is told.
+        except (AgentkitError, LookupError, TypeError, ValueError) as error:
+            self._error = error
+        finally:
+            self._lock.release()
 
     # --- blocks ----------------------------------------------------------------------------------
 
@@ -310,5 +322,7 @@ class ServedWriter(base.Writer):
         raise CheckpointError("A writer of a served replay cannot be restored: begin an episode.")
 
     def _check_open(self) -> None:
+        if self._error is not None:
+            raise self._error
         if self._closed:
             raise ReplayClosedError("This writer is closed; make a new one with replay.writer(history).")

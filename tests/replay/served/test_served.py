@@ -132,6 +132,17 @@ def test_a_writer_that_is_not_heard_for_long_tells_its_history_again(hosts):
     replay.close()
 
 
+def test_an_item_arrives_though_its_writer_does_nothing_more(hosts):
+    """Else an actor that waits for parameters, and a learner that waits for its last items, wait for each other."""
+    host = hosts(pair_table())
+    replay = host.connect(default_timeout=LONG)
+    one = replay.writer(1)
+    one.append(make_step(3))
+    one.create_item("pairs", 1.0, 0, 1, inline=np.float32(3))
+    assert wait_until(lambda: replay.info("pairs").num_inserted == 1)
+    replay.close()
+
+
 def test_many_writers_are_told_apart(hosts):
     host = hosts(pair_table(max_size=10_000))
     replays = [host.connect(default_timeout=LONG) for _ in range(4)]

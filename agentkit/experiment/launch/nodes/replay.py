@@ -68,7 +68,7 @@ def replay_node(
             replay, address, serve = _open_reverb(context, tables, scratch, stack, listen=listen, port=port)
         else:
             where = _listen_at(context, scratch, stack, listen, port)
-            replay, address, serve = _open_served(context, tables, where, experiment, stack)
+            replay, address, serve = _open_served(context, tables, where, experiment, stack, listen=listen)
         if found is not None:
             _restore(context, replay, found.path / contents)
         elif newest_step(folder):
@@ -134,7 +134,13 @@ def _open_reverb(
 
 
 def _open_served(
-    context: NodeContext, tables: Sequence[Table], where: str, experiment: ExperimentConfig, stack: contextlib.ExitStack
+    context: NodeContext,
+    tables: Sequence[Table],
+    where: str,
+    experiment: ExperimentConfig,
+    stack: contextlib.ExitStack,
+    *,
+    listen: str,
 ) -> Opened:
     from agentkit.replay.served import ReplayServer
 
@@ -144,6 +150,7 @@ def _open_served(
     if address.startswith("tcp://"):
         number = int(address.rpartition(":")[2])
         context.store.put(_port_key(context), number)
+        address = f"tcp://{ports.device_address(listen)}:{number}"
 
     def serve(seconds: float) -> None:
         context.wait(0.0)

@@ -1,4 +1,4 @@
-"""Carries parameters between processes: by shared memory on a host, Ray's object store, or a Reverb table.
+"""Carries parameters between processes: by shared memory on a host, the wire, Ray's object store, or a Reverb table.
 
 The learner's endpoint names every way there is, and a reader takes the best one it can reach.
 """
@@ -22,8 +22,9 @@ from agentkit.variables import (
     remove_shared_memory,
     remove_unused_shared_memory,
 )
+from agentkit.wire import listen_address
 
-TRANSPORTS = ("shared_memory", "reverb", "ray")
+TRANSPORTS = ("shared_memory", "served", "reverb", "ray")
 
 PUBLISH_SECONDS = 0.02
 """Between two publications: actors cannot use them faster."""
@@ -89,7 +90,7 @@ def make_publisher(
 
     Args:
         context: the learner's.
-        transport: "shared_memory"; "reverb", which adds a Reverb server for other hosts; or "ray".
+        transport: "shared_memory"; "served" or "reverb", which add a server for other hosts; or "ray".
         listen: the network device of that server.
         publish_seconds: between two publications, at least.
     """
@@ -104,11 +105,18 @@ def make_publisher(
     endpoint["shared_memory"] = parameters_name(context.store.run_id, context.name)
     remove_unused_shared_memory()
     parts: list[Any] = [SharedMemoryPublisher(endpoint["shared_memory"])]
+    key = f"port/{context.name}"  # The same after a restart: its readers know no other.
+    port = context.store.status()["values"].get(key)
+    if transport == "served":
+        from agentkit.variables.served import ServedPublisher
+
+        parts.append(ServedPublisher(context.store.run_id, listen_address(listen, port)))
+        number = parts[-1].address.rpartition(":")[2]
+        context.store.put(key, int(number))
+        endpoint["served"] = f"tcp://{device_address(listen)}:{number}"
     if transport == "reverb":
         from agentkit.variables.reverb import ReverbPublisher
 
-        key = f"port/{context.name}"  # The same after a restart: its readers know no other.
-        port = context.store.status()["values"].get(key)
         parts.append(ReverbPublisher(context.store.run_id, port=port, listen=listen))
         context.store.put(key, parts[-1].port)
         endpoint["reverb"] = f"{device_address(listen)}:{parts[-1].port}"
@@ -127,13 +135,17 @@ def make_source(context: NodeContext, endpoint: Mapping[str, Any]) -> VariableSo
         return RayVariables(endpoint["ray"])
     if endpoint["host"] == socket.gethostname():
         return SharedMemorySource(endpoint["shared_memory"])
+    if "served" in endpoint:
+        from agentkit.variables.served import ServedSource
+
+        return ServedSource(endpoint["served"], context.store.run_id)
     if "reverb" in endpoint:
         from agentkit.variables.reverb import ReverbSource
 
         return ReverbSource(endpoint["reverb"], context.store.run_id)
     raise ConfigError(
         f"The learner is on {endpoint['host']}, this node is on {socket.gethostname()}, and the parameters are in "
-        'the learner\'s memory. Start the learner with transport="reverb" and a device to listen on.'
+        'the learner\'s memory. Start the learner with transport="served" and a device to listen on.'
     )
 
 
