@@ -11,6 +11,7 @@ To train:
     iterate           train in a loop of your own, which is given the logs row by row
     run_seeds         one experiment with several seeds
     launch            the same in many processes; `resume_launch`
+    MultiAgentConfig  several agents in one environment, for `run`; `Frozen`, `evaluate_multi_agent`
     run_offline       from data alone: `OfflineConfig`; `resume_offline`
     presets           settings that are known to work
 
@@ -41,8 +42,11 @@ if TYPE_CHECKING:
     from agentkit.agents.common.agent import Agent as Agent
     from agentkit.agents.common.compose import compose as compose
     from agentkit.experiment import ExperimentConfig as ExperimentConfig
+    from agentkit.experiment import Frozen as Frozen
+    from agentkit.experiment import MultiAgentConfig as MultiAgentConfig
     from agentkit.experiment import OfflineConfig as OfflineConfig
     from agentkit.experiment import Sampler as Sampler
+    from agentkit.experiment import evaluate_multi_agent as evaluate_multi_agent
     from agentkit.experiment import iterate as iterate
     from agentkit.experiment import load as load
     from agentkit.experiment import open_run as open_run
@@ -60,7 +64,8 @@ if TYPE_CHECKING:
     from agentkit.experiment.launch.run import launch as launch
 
 _EXPERIMENT_NAMES = (
-    "ExperimentConfig", "OfflineConfig", "Sampler", "evaluate", "iterate", "launch", "load", "open_run", "push",
+    "ExperimentConfig", "Frozen", "MultiAgentConfig", "OfflineConfig", "Sampler", "evaluate",
+    "evaluate_multi_agent", "iterate", "launch", "load", "open_run", "push",
     "resume", "resume_launch", "resume_offline", "run", "run_offline", "run_seeds", "sample", "train",
 )  # fmt: skip
 _SUBPACKAGES = (

@@ -35,7 +35,8 @@ SIDEWAYS: set[tuple[str, str]] = {("envs", "wrappers")}
 # The rooms of the two largest boxes, likewise: files and folders, from the bottom up.
 ROOMS = {
     "experiment": [
-        {"config"}, {"runs"}, {"policies"}, {"checks"}, {"evaluation"}, {"training"}, {"profiling"}, {"on_device"},
+        {"config"}, {"runs"}, {"policies"}, {"checks"}, {"evaluation"}, {"training"}, {"profiling"},
+        {"on_device", "multi_agent"},
         {"local", "offline", "iteration", "train_by_name"},
         {"launch", "sweeps", "publishing"},
     ],

@@ -68,7 +68,7 @@ def _find_registered(name: str) -> dict[str, Callable[..., Any]]:
     """Returns what makes an environment of PettingZoo's registry, by its kinds, "aec" and "parallel"."""
     own_id = re.sub(r"_v(?=\d+$)", "-v", name)
     registries = {"aec": pettingzoo.aec_registry, "parallel": pettingzoo.parallel_registry}
-    found = {
+    found: dict[str, Callable[..., Any]] = {
         kind: functools.partial(pettingzoo.make, kind, own_id) for kind in registries if own_id in registries[kind]
     }
     if not found:

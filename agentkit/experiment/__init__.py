@@ -18,6 +18,8 @@ from agentkit.experiment.launch.nodes.replay import replay_node
 from agentkit.experiment.launch.program import LaunchConfig, make_program, make_roles
 from agentkit.experiment.launch.run import LaunchResult, launch, resume_launch, run_program
 from agentkit.experiment.local import resume, run
+from agentkit.experiment.multi_agent.config import Frozen, MultiAgentConfig, read_multi_agent_config
+from agentkit.experiment.multi_agent.evaluation import evaluate_multi_agent
 from agentkit.experiment.offline import OfflineConfig, read_offline_config, resume_offline, run_offline
 from agentkit.experiment.policies.export.formats import DifferentActionsError
 from agentkit.experiment.policies.loaded_policy import LoadedPolicy
@@ -37,11 +39,13 @@ __all__ = [
     "DifferentActionsError",
     "Evaluator",
     "ExperimentConfig",
+    "Frozen",
     "Iteration",
     "LaunchConfig",
     "LaunchResult",
     "LoadedPolicy",
     "LogRow",
+    "MultiAgentConfig",
     "OfflineConfig",
     "Profile",
     "Result",
@@ -54,6 +58,7 @@ __all__ = [
     "UntrustedCodeError",
     "actor_node",
     "evaluate",
+    "evaluate_multi_agent",
     "evaluator_node",
     "gradient_node",
     "host_run",
@@ -68,6 +73,7 @@ __all__ = [
     "open_run",
     "push",
     "read_config",
+    "read_multi_agent_config",
     "read_offline_config",
     "read_record",
     "read_replay",

@@ -11,6 +11,7 @@ from agentkit.callbacks import Callback
 from agentkit.errors import says_what_was_meant
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.local import started
+from agentkit.experiment.multi_agent.config import MultiAgentConfig
 from agentkit.experiment.offline import OfflineConfig, started_offline
 from agentkit.experiment.policies.result import Result
 from agentkit.experiment.training.hooks import with_callbacks
@@ -26,7 +27,7 @@ class Iteration:
         result: how the run ended; None before.
     """
 
-    def __init__(self, experiment: ExperimentConfig | OfflineConfig, resume: bool) -> None:
+    def __init__(self, experiment: ExperimentConfig | MultiAgentConfig | OfflineConfig, resume: bool) -> None:
         """Makes an `Iteration`, which begins with its loop."""
         self._experiment, self._resume = experiment, resume
         self.result: Result | None = None
@@ -47,14 +48,17 @@ class Iteration:
 
 @says_what_was_meant
 def iterate(
-    experiment: ExperimentConfig | OfflineConfig, *, resume: bool = False, callbacks: Iterable[Callback] = ()
+    experiment: ExperimentConfig | MultiAgentConfig | OfflineConfig,
+    *,
+    resume: bool = False,
+    callbacks: Iterable[Callback] = (),
 ) -> Iteration:
     """Trains as `agentkit.run` does, row by row: ``for row in agentkit.iterate(experiment): ...``.
 
     Leaving the loop early, also by an error, writes a checkpoint and closes the run.
 
     Args:
-        experiment: what to run: an `ExperimentConfig` or an `OfflineConfig`.
+        experiment: what to run: an `ExperimentConfig`, a `MultiAgentConfig` or an `OfflineConfig`.
         resume: as of `agentkit.run`.
         callbacks: as of `agentkit.run`.
 

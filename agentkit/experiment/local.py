@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import pathlib
 from collections.abc import Iterable, Iterator
 from typing import Any, final
@@ -25,6 +24,8 @@ from agentkit.experiment.checks.user_tracebacks import shorten
 from agentkit.experiment.config import callback_record
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.evaluation.training_films import check_films, open_evaluations
+from agentkit.experiment.multi_agent.build import build as build_multi_agent
+from agentkit.experiment.multi_agent.config import MultiAgentConfig, is_of_several_agents, read_multi_agent_config
 from agentkit.experiment.on_device.build import build as build_on_device
 from agentkit.experiment.on_device.checks import check_settings
 from agentkit.experiment.policies.loading import Policies
@@ -44,7 +45,12 @@ from agentkit.experiment.runs.lock import run_lock
 from agentkit.experiment.runs.loggers import check_installed
 from agentkit.experiment.runs.logs import RunLogs, learner_row
 from agentkit.experiment.runs.resume_checks import ResumeError, begin, check_num_envs, prepare
-from agentkit.experiment.training.devices import FirstDevicePublisher, describe_devices, learner_devices
+from agentkit.experiment.training.devices import (
+    FirstDevicePublisher,
+    choose_dispatch,
+    describe_devices,
+    learner_devices,
+)
 from agentkit.experiment.training.hooks import Hooks, with_callbacks
 from agentkit.experiment.training.initial_state import InitialState, find_initial_state
 from agentkit.experiment.training.own_learner import OwnLearner, make_learner
@@ -55,12 +61,12 @@ from agentkit.learning import Learner, LearnerCallbacks
 from agentkit.learning.learner import Publisher
 from agentkit.replay import InProcessReplay, Replay
 from agentkit.specs import EnvironmentSpec, make_environment_spec
-from agentkit.types import Nest, TableInfo
+from agentkit.types import TableInfo
 from agentkit.variables import VariableClient, VariableStore
 
 
 def run(
-    experiment: ExperimentConfig,
+    experiment: ExperimentConfig | MultiAgentConfig,
     *,
     resume: bool = False,
     profile: Profile | None = None,
@@ -87,6 +93,11 @@ def run(
         CheckpointError: the last checkpoint could not be written; of an earlier one that is a `CheckpointWarning`.
         Exception: what a callback has raised, after a checkpoint.
     """
+    if isinstance(experiment, MultiAgentConfig):
+        if profile is not None or any(True for _ in callbacks):
+            given = "profile" if profile is not None else "callbacks"
+            raise ConfigError(f"Runs of several agents take no {given} yet. Leave that out.")
+        return _run(experiment, resume, None)
     if not isinstance(experiment, ExperimentConfig):
         raise ConfigError(
             f"Expected an ExperimentConfig, found a {type(experiment).__name__}. See also agentkit.train."
@@ -113,15 +124,13 @@ def run(
                 write_table(profile, pathlib.Path(experiment.run_directory) / "logs" / "profile.csv")
 
 
-def _run(experiment: ExperimentConfig, resume: bool, profile: Profile | None) -> Result:
+def _run(experiment: ExperimentConfig | MultiAgentConfig, resume: bool, profile: Profile | None) -> Result:
     with started(experiment, resume, profile) as (training, stop):
         return training.train(stop) if profile is None else profile.train(training, stop)
 
 
 @contextlib.contextmanager
-def started(
-    experiment: ExperimentConfig, resume: bool, profile: Profile | None = None
-) -> Iterator[tuple[Training, StopOnSignal]]:
+def started(experiment: Any, resume: bool, profile: Profile | None = None) -> Iterator[tuple[Training, StopOnSignal]]:
     """Makes every part of a run, as `run` does, and closes them in the end."""
     if experiment.on_device:
         check_settings(experiment, is_profiled=profile is not None)
@@ -133,7 +142,9 @@ def started(
         stack.enter_context(run_lock(experiment.run_directory))
         try:
             found = prepare(experiment, resume)
-            if experiment.on_device:
+            if isinstance(experiment, MultiAgentConfig):
+                training = build_multi_agent(experiment, stack, found, hooks, resume=resume)
+            elif experiment.on_device:
                 training = build_on_device(experiment, stack, found, hooks, resume=resume)
             else:
                 training = _build(experiment, stack, found, hooks, resume=resume, devices=devices, profile=profile)
@@ -159,6 +170,9 @@ def resume(
         callbacks: instead of the run's own, which are made again where this is None.
         **changes: see `read_config`: `imports`, or fields to replace, e.g. ``num_steps=200_000``.
     """
+    if is_of_several_agents(run_directory):
+        several = read_multi_agent_config(run_directory, **changes)
+        return run(several, resume=True, profile=profile, callbacks=callbacks or ())
     experiment = read_config(run_directory, **changes)
     if callbacks is None:
         callbacks = callback_record.rebuild(read_record(run_directory), run_directory, changes.get("imports", ()))
@@ -360,24 +374,6 @@ def _make_callbacks(
         log_seconds=experiment.log_seconds,
         count_steps=lambda: loop.num_steps,
     )
-
-
-_SMALL_STATE = 100_000
-
-
-def choose_dispatch(state: Nest) -> None:
-    """Lets JAX run small updates on a CPU in the thread that asks for them; must precede its first use.
-
-    Waking another thread costs about 50 us, as much as acting with a small network, and the next action
-    needs the result at once. Measured a step of DQN, 64x64 units: 360 us instead of 410; with
-    updates_per_call=8, 240 instead of 340. A SAC of 256x256 units gains 10 % by the opposite: there the
-    environment steps while the update runs. Without effect where the process has used JAX before.
-
-    Args:
-        state: shapes of the training state.
-    """
-    size = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state))
-    jax.config.update("jax_cpu_enable_async_dispatch", size > _SMALL_STATE)
 
 
 def _make_replay(experiment: ExperimentConfig, spec: EnvironmentSpec, environment: Any) -> Replay:

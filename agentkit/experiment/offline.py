@@ -32,7 +32,6 @@ from agentkit.experiment.config import callback_record, identity
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.config.experiment_config import ExperimentConfig, Seed, WhichCheckpoint
 from agentkit.experiment.evaluation.evaluate import Evaluator
-from agentkit.experiment.local import choose_dispatch
 from agentkit.experiment.policies.agent_parts import make_parts
 from agentkit.experiment.policies.loading import Policies
 from agentkit.experiment.policies.result import Result
@@ -41,7 +40,12 @@ from agentkit.experiment.runs.lock import run_lock
 from agentkit.experiment.runs.loggers import check_installed
 from agentkit.experiment.runs.logs import RunLogs, learner_row
 from agentkit.experiment.runs.resume_checks import ResumeError, check_code, check_same
-from agentkit.experiment.training.devices import FirstDevicePublisher, describe_devices, learner_devices
+from agentkit.experiment.training.devices import (
+    FirstDevicePublisher,
+    choose_dispatch,
+    describe_devices,
+    learner_devices,
+)
 from agentkit.experiment.training.hooks import Hooks, with_callbacks
 from agentkit.experiment.training.initial_state import InitialState, find_initial_state
 from agentkit.experiment.training.own_learner import OwnLearner, make_learner

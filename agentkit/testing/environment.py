@@ -20,25 +20,10 @@ import numpy as np
 import tree
 
 from agentkit import nests, specs
+from agentkit.actors.random_actor import sample_action
 from agentkit.types import Nest
 
 _PLAIN = (np.ndarray, np.generic, int, float, str, bool, type(None))
-
-
-def sample_action(spec: Nest, rng: np.random.Generator) -> Nest:
-    """Draws a uniformly random action of `spec`; unbounded leaves are drawn from a normal distribution."""
-
-    def sample(leaf: specs.Array) -> np.ndarray:
-        if isinstance(leaf, specs.DiscreteArray):
-            return rng.integers(leaf.num_values, size=leaf.shape, dtype=leaf.dtype)
-        if isinstance(leaf, specs.BoundedArray) and leaf.dtype.kind == "f":
-            if np.isfinite(leaf.minimum).all() and np.isfinite(leaf.maximum).all():
-                return rng.uniform(leaf.minimum, leaf.maximum, leaf.shape).astype(leaf.dtype)
-        elif isinstance(leaf, specs.BoundedArray):
-            return rng.integers(leaf.minimum, leaf.maximum, leaf.shape, endpoint=True, dtype=leaf.dtype)
-        return rng.normal(size=leaf.shape).astype(leaf.dtype)
-
-    return tree.map_structure(lambda leaf: np.asarray(sample(leaf)), spec)
 
 
 def assert_same_timestep(first: dm_env.TimeStep, second: dm_env.TimeStep) -> None:

@@ -20,19 +20,12 @@ import numpy as np
 import tree
 
 from agentkit import nests, specs
+from agentkit.actors.random_actor import sample_legal_action
 from agentkit.core import MultiAgentEnvironment
-from agentkit.testing.environment import assert_same_timestep, sample_action
-from agentkit.types import AgentId, Nest
+from agentkit.testing.environment import assert_same_timestep
+from agentkit.types import AgentId
 
 TimeSteps = Mapping[AgentId, dm_env.TimeStep]
-
-
-def sample_legal_action(spec: specs.EnvironmentSpec, observation: Nest, rng: np.random.Generator) -> Nest:
-    """Draws a uniformly random action of those that the observation allows."""
-    mask = observation.get(specs.ACTION_MASK) if isinstance(observation, dict) else None
-    if mask is None:
-        return sample_action(spec.actions, rng)
-    return np.asarray(rng.choice(np.flatnonzero(mask)), spec.actions.dtype)
 
 
 def rollout(
@@ -50,7 +43,7 @@ def rollout(
     for _ in range(num_steps):
         acting = {agent_id: timestep for agent_id, timestep in newest.items() if not timestep.last()}
         newest = environment.step(
-            {i: sample_legal_action(agent_specs[i], timestep.observation, rng) for i, timestep in acting.items()}
+            {i: sample_legal_action(agent_specs[i].actions, t.observation, rng) for i, t in acting.items()}
         ) if acting else environment.reset()  # fmt: skip
         yield newest
 
@@ -94,8 +87,9 @@ class MultiAgentEnvironmentContract(abc.ABC):
     def test_every_step_follows_from_the_last(self) -> None:
         """Checks rules 1 to 4, 6 and 7 of `core.MultiAgentEnvironment` in random play."""
         environment = self.make_environment()
-        agent_specs, in_play, newest = environment.agent_specs(), set(), {}
-        num_ends = 0
+        agent_specs, num_ends = environment.agent_specs(), 0
+        in_play: set[AgentId] = set()
+        newest: TimeSteps = {}
         try:
             for timesteps in rollout(environment, self.num_steps):
                 begins = all(timestep.last() for timestep in newest.values())
@@ -141,7 +135,7 @@ class MultiAgentEnvironmentContract(abc.ABC):
                 acting = {i: timestep for i, timestep in timesteps.items() if timestep.first()}
                 rng, agent_specs = np.random.default_rng(0), environment.agent_specs()
                 environment.step(
-                    {i: sample_legal_action(agent_specs[i], t.observation, rng) for i, t in acting.items()}
+                    {i: sample_legal_action(agent_specs[i].actions, t.observation, rng) for i, t in acting.items()}
                 )
         finally:
             environment.close()

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from agentkit import envs, specs
+from agentkit.actors.random_actor import sample_action
 from agentkit.envs.base import Environment
 from agentkit.envs.batched import BatchedEnvironment
 from agentkit.envs.catch import Catch
@@ -11,7 +12,7 @@ from agentkit.envs.point_mass import PointMass
 from agentkit.envs.resumable import ResumableEnvironment, episode_seed
 from agentkit.errors import CheckpointError, ConfigError, SpecError
 from agentkit.specs import Array, DiscreteArray
-from agentkit.testing.environment import BatchedEnvironmentContract, sample_action
+from agentkit.testing.environment import BatchedEnvironmentContract
 
 
 class Nested(Environment):

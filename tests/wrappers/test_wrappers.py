@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from agentkit import envs, specs, wrappers
+from agentkit.actors.random_actor import sample_action
 from agentkit.envs.bandit import Bandit
 from agentkit.envs.base import Environment
 from agentkit.envs.batched import BatchedEnvironment
@@ -12,7 +13,7 @@ from agentkit.envs.catch import Catch
 from agentkit.envs.point_mass import PointMass
 from agentkit.envs.resumable import ResumableEnvironment
 from agentkit.errors import CheckpointError, ConfigError, SpecError, UnknownNameError
-from agentkit.testing.environment import EnvironmentContract, assert_same_timestep, sample_action
+from agentkit.testing.environment import EnvironmentContract, assert_same_timestep
 from agentkit.wrappers import registry
 from agentkit.wrappers.action_repeat import ActionRepeat
 from agentkit.wrappers.base import EnvironmentWrapper

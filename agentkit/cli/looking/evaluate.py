@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,10 @@ def evaluate(arguments: argparse.Namespace) -> int:
     from agentkit import experiment
 
     imports = import_packages(arguments.imports)
+    if "policies" in experiment.read_record(arguments.run):
+        return _evaluate_several(arguments, imports)
+    if arguments.opponent:
+        raise ConfigError("--opponent is for runs of several agents. Leave it out.")
     environment = experiment.read_record(arguments.run)["environment"]
     settings = parse_environment_settings(arguments.env_set, environment)
     limit = {} if arguments.max_steps is None else {"evaluation_max_steps": arguments.max_steps}
@@ -47,6 +51,46 @@ def evaluate(arguments: argparse.Namespace) -> int:
         say(f"{result['episodes_cut']} of the episodes were cut off after {longest:,} steps (--max-steps).")
     if film is not None:
         print(f"Wrote {film.path}")
+    return 0
+
+
+def _evaluate_several(arguments: argparse.Namespace, imports: Sequence[str]) -> int:
+    """Plays episodes of several agents; prints a line for each, with its mean return and its wins."""
+    if arguments.video is not None:
+        raise ConfigError("--video is not for several agents yet: it films one. Leave it out.")
+    from agentkit import experiment
+    from agentkit.experiment.multi_agent.config import Frozen
+
+    config = experiment.read_record(arguments.run)
+    changes: dict[str, Any] = {} if arguments.max_steps is None else {"evaluation_max_steps": arguments.max_steps}
+    if settings := parse_environment_settings(arguments.env_set, config["environment"]):
+        changes["environment_settings"] = settings
+    opponents: dict[str, Frozen | str] = {}
+    for text in arguments.opponent or ():
+        agent_id, _, run = text.partition("=")
+        run, _, policy = run.partition(":")
+        if not run:
+            raise ConfigError(f"--opponent: expected AGENT=RUN, AGENT=RUN:POLICY or AGENT=random, found {text!r}.")
+        opponents[agent_id] = "random" if run == "random" else Frozen(run, policy or None)
+    try:
+        with interruptible():
+            found = experiment.evaluate_multi_agent(
+                arguments.run, arguments.episodes, checkpoint=arguments.checkpoint, opponents=opponents,
+                imports=imports, **changes,
+            )  # fmt: skip
+    except CheckpointError as error:
+        raise ConfigError(str(error)) from error
+    print(f"checkpoint of step {found['steps']:,.0f}")
+    for name, value in found.items():
+        if agent_id := name.removeprefix("episode_return/") if name.startswith("episode_return/") else "":
+            wins = f", wins {found[f'wins/{agent_id}']:.0%}" if f"wins/{agent_id}" in found else ""
+            say(f"{agent_id}: mean return {value:.2f}{wins}{' (opponent)' if agent_id in opponents else ''}")
+    say(
+        f"all: mean return {found['episode_return']:.2f}, minimum {found['episode_return_min']:.2f}, maximum "
+        f"{found['episode_return_max']:.2f} ({found['evaluation_episodes']} episodes)"
+    )
+    if found["episodes_cut"]:
+        say(f"{found['episodes_cut']} of the episodes were cut off (--max-steps).")
     return 0
 
 

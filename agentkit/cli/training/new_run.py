@@ -41,7 +41,7 @@ _OF_A_NEW_RUN = (
     "ready", "out", "run_directory", "eval_every", "eval_episodes", "eval_max_steps", "evaluate_samples", "column",
     "checkpoint_every",
     "tensorboard", "log", "video_every", "config", "preset", "show_config", "init_from", "init_checkpoint", "data",
-    "data_share", "on_device",
+    "data_share", "on_device", "policies",
 )  # fmt: skip
 
 
@@ -173,6 +173,18 @@ def in_new_folder(plan: Any, arguments: argparse.Namespace, ending: str | None =
 def is_group(directory: str | None) -> bool:
     """Returns True if ``--resume`` names a group of seeds, see `cli.training.seeds`; loads nothing."""
     return directory is not None and (Path(directory) / "group.json").is_file()
+
+
+def is_of_several(directory: str | None) -> bool:
+    """Returns True if ``--resume`` names a run of several agents, see `cli.training.several`; loads no JAX."""
+    if directory is None or not (Path(directory) / "config.json").is_file():
+        return False
+    from agentkit.files import read_json
+
+    with contextlib.suppress(OSError, ValueError):  # Who reads all of it says what is wrong.
+        record = read_json(Path(directory) / "config.json")
+        return isinstance(record, dict) and "policies" in record
+    return False
 
 
 def changes_of_resumed(arguments: argparse.Namespace, is_group: bool = False) -> dict[str, Any]:

@@ -6,7 +6,14 @@ import argparse
 from typing import Any
 
 from agentkit.cli.summary import finish
-from agentkit.cli.training.new_run import changes_of_resumed, in_new_folder, is_group, new_experiment, show_evaluation
+from agentkit.cli.training.new_run import (
+    changes_of_resumed,
+    in_new_folder,
+    is_group,
+    is_of_several,
+    new_experiment,
+    show_evaluation,
+)
 from agentkit.cli.values.callbacks import callbacks_for_resumed_run
 from agentkit.errors import ConfigError
 
@@ -21,6 +28,10 @@ def train(arguments: argparse.Namespace) -> int:
         ConfigError: for missing or contradicting arguments.
         UnknownNameError: for an unknown agent, environment or config field.
     """
+    if arguments.policies is not None or is_of_several(arguments.resume):
+        from agentkit.cli.training import several
+
+        return several.train_several(arguments) if arguments.resume is None else several.resume_several(arguments)
     if arguments.seeds is not None or is_group(arguments.resume):
         from agentkit.cli.training import seeds
 

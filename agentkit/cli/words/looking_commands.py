@@ -60,6 +60,12 @@ def add_evaluate_and_plot(commands: Commands[Parser]) -> None:
         metavar="WHICH",
         help="newest, best (of all evaluations), or the step of one that is there; default: %(default)s",
     )
+    evaluate.add_argument(
+        "--opponent",
+        action="append",
+        metavar="AGENT=RUN",
+        help="of several agents: who plays by another run's policy, RUN or RUN:POLICY, or random; repeatable",
+    )
     add_environment_settings(evaluate)
     add_import(evaluate)
     evaluate.add_argument("--video", metavar="FILE", help="also film it: .mp4, with the extra 'video', or .gif")

@@ -26,6 +26,12 @@ def add_train(commands: Commands[Parser]) -> None:
     )
     add_experiment(train)
     train.add_argument(
+        "--policies",
+        choices=("shared", "each"),
+        help="of several agents in one environment, such as pettingzoo:classic/tictactoe_v3: one policy for all, or "
+        "one each",
+    )
+    train.add_argument(
         "--seeds", metavar="SEEDS", help="a run for each, such as 0:5 or 0,3,7, in processes and folders of their own"
     )
     train.add_argument("--jobs", type=positive, metavar="N", help="with --seeds: runs at a time; default: 1")

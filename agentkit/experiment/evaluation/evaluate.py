@@ -66,7 +66,7 @@ class Evaluator:
         self._policy = find_policy(experiment.agent, networks, evaluation=not experiment.evaluation_samples)
         # All of an evaluation is played with the parameters that it begins with.
         self.client = VariableClient(store, update_seconds=math.inf)
-        self._environment = self._make_environment(_seed(experiment.seed, 0))
+        self._environment = self._make_environment(seed_of_evaluation(experiment.seed, 0))
         self._actor: AnyActor | None = None
         self._max_episode_steps = evaluation_plan(experiment).max_steps
         self.num_cut = 0
@@ -134,7 +134,7 @@ class Evaluator:
 
     def _loop(self, number: int) -> AnyLoop:
         """Makes the loop of evaluation `number`, before its first episode."""
-        self._begin(_seed(self._experiment.seed, number))
+        self._begin(seed_of_evaluation(self._experiment.seed, number))
         key = jax.random.fold_in(jax.random.PRNGKey(self._experiment.seed), number)
         index = ActorIndex(num_steps=number) if self._experiment.evaluation_samples else ALONE  # For schedules.
         actor = make_actor(self._environment, self._policy, key, self.client, actor_index=index)
@@ -185,7 +185,7 @@ class Evaluator:
 _OF_THE_LOOP = ("steps", "episodes", "episode_return", "episode_length", "steps_per_second")
 
 
-def _seed(seed: int, number: int) -> int:
+def seed_of_evaluation(seed: int, number: int) -> int:
     """Returns a seed that training does not use; 31 bits."""
     return int(np.random.SeedSequence([seed, 1, number]).generate_state(1)[0] >> 1)
 

@@ -28,6 +28,7 @@ from agentkit.experiment.launch.sharing.callbacks import restored_states, stoppe
 from agentkit.experiment.launch.sharing.common import find_spec
 from agentkit.experiment.launch.sharing.exploring import restored_values
 from agentkit.experiment.launch.sharing.transports import forget_parameters
+from agentkit.experiment.multi_agent.config import refuse_several_agents
 from agentkit.experiment.policies.loading import Policies
 from agentkit.experiment.policies.result import Result
 from agentkit.experiment.runs.config_json import check_run_directory, read_config, read_record, write_config
@@ -89,6 +90,7 @@ def launch(
         ProgramError: a node failed in a way that no restart mends, or too often; or the last checkpoint could
             not be written; or a callback failed.
     """
+    refuse_several_agents(experiment, "launch")
     config = LaunchConfig(num_actors=num_actors, num_evaluators=num_evaluators, engine=engine, **settings)
     if callable(experiment.replay):
         raise ConfigError(

@@ -58,7 +58,7 @@ def check_run(run: Any) -> None:
         ConfigError: saying what was found.
     """
     if not isinstance(run, str | os.PathLike | ExperimentConfig):
-        advice = " Its policies are its policy and best_policy." if hasattr(run, "policies") else ""
+        advice = " Its policies are its policy and best_policy." if hasattr(type(run), "best_policy") else ""
         raise ConfigError(
             f"Expected a run folder, or the experiment that was run, found a {type(run).__name__}.{advice}"
         )

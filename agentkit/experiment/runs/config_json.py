@@ -47,6 +47,8 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "callbacks": (list,),
     "init_from": (str, _NONE),
     "data": (str, _NONE),
+    "policies": (dict,),
+    "policy_of": (str, dict, _NONE),
     "launch": (dict,),
     "offline": (dict,),
     "versions": (dict,),
@@ -180,6 +182,11 @@ def experiment_from_record(
         ConfigError: it cannot be made again, or has settings that this version does not know.
         UntrustedCodeError: it names code that is neither loaded nor in `imports`.
     """
+    if "policies" in record:
+        raise ConfigError(
+            f"{run_directory} is a run of several agents, and this is for runs of one. See docs/several_agents.md: "
+            "'agentkit evaluate', 'agentkit train --resume' and Frozen(run, policy=...) take it."
+        )
     wanted: tuple[str, ...] = ()
     if "agent" not in changes:
         wanted += identity.AGENT_PARTS

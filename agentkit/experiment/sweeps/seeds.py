@@ -16,6 +16,7 @@ from agentkit.checkpoint import write_json
 from agentkit.errors import AgentkitError, ConfigError, says_what_was_meant
 from agentkit.experiment.checks.short_runs import warnings_of
 from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.experiment.multi_agent.config import refuse_several_agents
 from agentkit.experiment.runs.config_json import check_run_directory, damaged, experiment_from_record
 from agentkit.experiment.runs.lock import run_lock
 from agentkit.experiment.runs.loggers import check_installed
@@ -100,6 +101,7 @@ def run_seeds(
         ConfigError: seeds or jobs are impossible; or the folder has a group in it and `resume` is False, or none.
         RunsFailedError: a run failed; its `results` are what is returned otherwise.
     """
+    refuse_several_agents(experiment, "run_seeds")
     seeds = check_seeds(seeds)
     check_installed(experiment)
     for seed in seeds:

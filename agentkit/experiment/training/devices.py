@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from typing import final
@@ -59,3 +60,21 @@ class FirstDevicePublisher:
     def publish(self, version: int, variables: Mapping[str, Nest]) -> None:
         """Makes the first device's copy of `variables` the newest."""
         self._publisher.publish(version, jax.tree.map(lambda leaf: leaf.addressable_data(0), dict(variables)))
+
+
+_SMALL_STATE = 100_000
+
+
+def choose_dispatch(state: Nest) -> None:
+    """Lets JAX run small updates on a CPU in the thread that asks for them; must precede its first use.
+
+    Waking another thread costs about 50 us, as much as acting with a small network, and the next action
+    needs the result at once. Measured a step of DQN, 64x64 units: 360 us instead of 410; with
+    updates_per_call=8, 240 instead of 340. A SAC of 256x256 units gains 10 % by the opposite: there the
+    environment steps while the update runs. Without effect where the process has used JAX before.
+
+    Args:
+        state: shapes of the training state.
+    """
+    size = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state))
+    jax.config.update("jax_cpu_enable_async_dispatch", size > _SMALL_STATE)

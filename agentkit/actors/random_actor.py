@@ -1,0 +1,72 @@
+"""An actor that knows nothing: it draws its actions uniformly, and records nothing."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import dm_env
+import numpy as np
+import tree
+
+from agentkit import specs
+from agentkit.core import Actor
+from agentkit.types import Nest
+
+
+@final
+class RandomActor(Actor):
+    """Acts in one environment by `sample_legal_action`, as an opponent or a baseline."""
+
+    def __init__(self, action_spec: Nest, seed: int = 0):
+        """Takes the spec of the actions, and the seed that these follow from."""
+        self._action_spec, self._seed, self._count = action_spec, seed, 0
+
+    def select_action(self, observation: Nest) -> Nest:
+        """See `core.Actor`."""
+        self._count += 1
+        return sample_legal_action(self._action_spec, observation, np.random.default_rng([self._seed, self._count]))
+
+    def observe_first(self, timestep: dm_env.TimeStep) -> None:
+        """Records nothing."""
+
+    def observe(self, action: Nest, next_timestep: dm_env.TimeStep) -> None:
+        """Records nothing."""
+
+    def update(self, wait: bool = False) -> None:
+        """Has no parameters to fetch."""
+
+    def save(self, mid_episode: bool = True) -> dict[str, Any]:
+        """Returns how many actions were drawn."""
+        del mid_episode
+        return {"count": self._count}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """See `core.Saveable`."""
+        self._count = int(state["count"])
+
+    def close(self) -> None:
+        """Frees nothing."""
+
+
+def sample_action(spec: Nest, rng: np.random.Generator) -> Nest:
+    """Draws a uniformly random action of `spec`; unbounded leaves are drawn from a normal distribution."""
+
+    def sample(leaf: specs.Array) -> np.ndarray:
+        if isinstance(leaf, specs.DiscreteArray):
+            return rng.integers(leaf.num_values, size=leaf.shape, dtype=leaf.dtype)
+        if isinstance(leaf, specs.BoundedArray) and leaf.dtype.kind == "f":
+            if np.isfinite(leaf.minimum).all() and np.isfinite(leaf.maximum).all():
+                return rng.uniform(leaf.minimum, leaf.maximum, leaf.shape).astype(leaf.dtype)
+        elif isinstance(leaf, specs.BoundedArray):
+            return rng.integers(leaf.minimum, leaf.maximum, leaf.shape, endpoint=True, dtype=leaf.dtype)
+        return rng.normal(size=leaf.shape).astype(leaf.dtype)
+
+    return tree.map_structure(lambda leaf: np.asarray(sample(leaf)), spec)
+
+
+def sample_legal_action(spec: Nest, observation: Nest, rng: np.random.Generator) -> Nest:
+    """Draws a uniformly random action of `spec` among those that the observation's `action_mask`, if any, allows."""
+    mask = observation.get(specs.ACTION_MASK) if isinstance(observation, dict) else None
+    if mask is None:
+        return sample_action(spec, rng)
+    return np.asarray(rng.choice(np.flatnonzero(mask)), spec.dtype)

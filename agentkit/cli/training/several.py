@@ -1,0 +1,138 @@
+"""Runs ``agentkit train --policies``: trains several agents in one environment, or goes on with such a run."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from typing import Any
+
+from agentkit.cli.screen import say
+from agentkit.cli.summary import finish
+from agentkit.cli.training.new_run import changes_of_resumed, in_new_folder, show_evaluation
+from agentkit.cli.values.environments import (
+    find_environment,
+    find_torso,
+    import_packages,
+    parse_environment_settings,
+    refusing_settings,
+)
+from agentkit.cli.values.fields import parse_settings
+from agentkit.cli.values.loggers import parse_loggers
+from agentkit.errors import ConfigError, SpecError
+
+# What there is not for several agents yet, or has no meaning for them: options by their names, and why.
+_REFUSED = (
+    (("num_envs", "workers", "ready"), "one environment is stepped, in this process"),
+    (("replay",), "each policy has an in-process replay"),
+    (("on_device",), "the compiled loop is for one agent"),
+    (("seeds", "jobs"), "groups of seeds are of one agent; start the command once for each --seed"),
+    (("data", "data_share", "init_from", "init_checkpoint"), "policies begin anew; Frozen in Python plays as it was"),
+    (("devices",), "learners share one device"),
+    (("wrapper", "column", "view"), "they are of one agent's stream; change the environment itself"),
+    (("video_every",), "films show one agent's evaluation"),
+    (("profile", "jax_trace"), "a step has the parts of several policies"),
+    (("evaluate_samples",), "evaluations play by the policies to be judged by"),
+    (("keep_best", "best_score", "stop_at_return"), "callbacks see one policy; checkpoints hold all"),
+    (("config", "show_config"), "files of options describe one agent"),
+    (("preset",), "there are none for several agents; give settings with --set"),
+)
+_FIELDS = {
+    "seed": "seed",
+    "eval_every": "evaluation_period",
+    "eval_episodes": "evaluation_episodes",
+    "eval_max_steps": "evaluation_max_steps",
+    "checkpoint_every": "checkpoint_period",
+    "tensorboard": "tensorboard",
+    "on_nan": "on_nan",
+    "step_timeout": "step_timeout",
+    "keep_checkpoints": "keep_checkpoints",
+}
+
+
+def train_several(arguments: argparse.Namespace) -> int:
+    """Trains several agents in a new run folder, and says where the run is kept.
+
+    Raises:
+        ConfigError: for missing arguments, or those that there are not for several agents.
+        UnknownNameError: for an unknown agent, environment or setting.
+    """
+    refuse_of_one_agent(arguments)
+    for name, value in (("AGENT", arguments.agent), ("--env", arguments.env), ("--steps", arguments.steps)):
+        if value is None:
+            raise ConfigError(
+                f"{name} is missing. Example: agentkit train dqn --env pettingzoo:classic/tictactoe_v3 --policies "
+                "shared --steps 20k"
+            )
+    from agentkit import experiment
+    from agentkit.agents import registry
+    from agentkit.experiment.train_by_name import with_addons
+
+    imports = import_packages(arguments.imports)
+    settings = parse_settings(arguments.set or [], registry.config_class(arguments.agent), arguments.agent)
+    environment = find_several(arguments)
+    agent = registry.make(arguments.agent, settings, find_torso(arguments))
+    given = {field: getattr(arguments, name) for name, field in _FIELDS.items()}
+    plan = experiment.MultiAgentConfig(
+        with_addons(agent, arguments.normalize or ()),
+        environment,
+        arguments.steps,
+        arguments.policies,
+        environment_settings=parse_environment_settings(arguments.env_set, environment),
+        loggers=parse_loggers(arguments.log, imports) or (),
+        progress=True,
+        **{"checkpoint_period": max(arguments.steps // 10, 1)}
+        | {field: value for field, value in given.items() if value is not None},
+    )
+    check_several(plan)
+    plan, folder = in_new_folder(plan, arguments)
+    show_evaluation(plan)
+    with folder.removed_if_refused():
+        return finish(experiment.run(plan), plan.run_directory, "train", arguments.imports)
+
+
+def resume_several(arguments: argparse.Namespace) -> int:
+    """Goes on with a run of several agents."""
+    refuse_of_one_agent(arguments)
+    changes = changes_of_resumed(arguments)
+    from agentkit import experiment
+
+    plan = experiment.read_multi_agent_config(arguments.resume, progress=True, **changes)
+    return finish(experiment.run(plan, resume=True), arguments.resume, "train", changes["imports"])
+
+
+def find_several(arguments: argparse.Namespace) -> Any:
+    """Returns the environment of ``--env``: a name of one of several agents, or what ``MODULE:NAME`` stands for."""
+    from agentkit.envs.prefixes import has_several_agents
+
+    return arguments.env if has_several_agents(arguments.env) else find_environment(arguments)
+
+
+def refuse_of_one_agent(arguments: argparse.Namespace) -> None:
+    """Refuses options that there are not for several agents.
+
+    Raises:
+        ConfigError: it names the option, and why.
+    """
+    for names, why in _REFUSED:
+        for name in names:
+            if getattr(arguments, name, None) not in (None, False, []):
+                raise ConfigError(
+                    f"--{name.replace('_', '-')} is not for several agents (--policies): {why}. Leave it out."
+                )
+
+
+def check_several(plan: Any) -> None:
+    """Finds an environment that does not exist or suit the agent before a run folder is made.
+
+    Raises:
+        ConfigError: it does not suit, or does not take the arguments given.
+    """
+    from agentkit.envs.given import name_of
+    from agentkit.experiment.multi_agent.build import check_policies
+
+    try:
+        with refusing_settings(name_of(plan.environment), plan.environment_settings):
+            plays = check_policies(dataclasses.replace(plan, run_directory=None))
+    except SpecError as error:
+        raise ConfigError(str(error)) from error
+    say(f"{len(plays)} agents by {len(set(plays.values()))} policies: {', '.join(plays)}")

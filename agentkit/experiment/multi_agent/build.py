@@ -1,0 +1,269 @@
+"""Makes every part of a run of several agents, as `experiment.local` does of one agent's."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, final
+
+import jax
+
+from agentkit import checkpoint
+from agentkit.agents.common.agent import Agent
+from agentkit.counting import Counter
+from agentkit.datasets import ReplayDataset
+from agentkit.envs import given
+from agentkit.envs.resumable import episode_seed
+from agentkit.envs.step_check import StepCheck
+from agentkit.errors import CheckpointError, ConfigError
+from agentkit.experiment.checks.step_watch import StepWatch
+from agentkit.experiment.config.evaluation_plan import evaluation_plan
+from agentkit.experiment.config.identity import difference
+from agentkit.experiment.multi_agent.config import MultiAgentConfig, policies_of, who_plays
+from agentkit.experiment.multi_agent.evaluation import MultiAgentEvaluator
+from agentkit.experiment.multi_agent.players import AnyPlayer, Player, Trained, load_player, make_trained
+from agentkit.experiment.multi_agent.work import Learners, Learning, PlayAndLearn
+from agentkit.experiment.runs.logs import RunLogs, learner_row
+from agentkit.experiment.runs.resume_checks import begin
+from agentkit.experiment.training.devices import choose_dispatch, describe_devices
+from agentkit.experiment.training.hooks import Hooks
+from agentkit.experiment.training.own_learner import make_learner
+from agentkit.experiment.training.training_loop import Training
+from agentkit.learning import LearnerCallbacks
+from agentkit.multi_agent_loop import MultiAgentLoop
+from agentkit.replay import InProcessReplay, Replay, with_room
+from agentkit.specs import EnvironmentSpec
+from agentkit.types import AgentId
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class NoPolicy:
+    """Stands for the policy of a run that has several."""
+
+    counts: tuple[int | None, int | None] = (None, None)
+
+    @property
+    def newest(self) -> Any:
+        """Refuses to choose one.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(
+            "A run of several agents has no single policy. Play it with experiment.evaluate_multi_agent, or against "
+            "others with Frozen(run, policy=...)."
+        )
+
+    best = newest
+
+
+def build(
+    config: MultiAgentConfig,
+    stack: contextlib.ExitStack,
+    found: checkpoint.Checkpoint | None,
+    hooks: Hooks,
+    *,
+    resume: bool,
+) -> Training:
+    """Makes every part and takes a checkpoint back; the stack closes what there is to close.
+
+    Args:
+        config: what to run.
+        stack: see above.
+        found: the checkpoint; None for a new run.
+        hooks: without callbacks.
+        resume: whether the run folder may have a run in it.
+    """
+    if found is not None:
+        check_same_policies(config, found)
+    watch = stack.enter_context(StepWatch(given.name_of(config.environment), config.step_timeout, beside=True))
+    environment = watch.make(lambda: config.make_environment(config.seed))
+    stack.enter_context(contextlib.closing(environment))
+    agent_specs = environment.agent_specs()
+    plays = who_plays(config, agent_specs)
+    trained, players = _make_policies(config, plays, agent_specs)
+    choose_dispatch([each.parts.state for each in trained])
+    lacking = begin(config)  # type: ignore[arg-type]  # It asks for what both kinds of experiment have.
+    step = found.step if found is not None else 0
+    logs = RunLogs(config, stack, resume_step=step if resume else None)  # type: ignore[arg-type]
+    replays = {each.policy_id: _open_replay(config, each, number, stack, found) for number, each in enumerate(trained)}
+    counter = Counter()
+    keys = dict(zip(players, _keys(config.seed, len(players)), strict=True))
+    actors = _make_actors(plays, trained, players, replays, keys)
+    for actor in actors.values():
+        stack.enter_context(contextlib.closing(actor))
+    checks = {agent_id: StepCheck(spec, None, config.on_nan) for agent_id, spec in agent_specs.items()}
+    loop = MultiAgentLoop(environment, actors, counter=counter, log=logs.write_episode, checks=checks)
+    learning = [
+        _start_learning(config, each, replays[each.policy_id], keys[each.policy_id], loop, logs, hooks, stack)
+        for each in trained
+    ]
+    for message in filter(None, (lacking, *_tell(config, plays, found, loop))):
+        logs.message(message)
+    evaluator = None
+    if evaluation_plan(config).period:  # type: ignore[arg-type]
+        by_agent = {agent_id: players[policy_id] for agent_id, policy_id in plays.items()}
+        evaluator = stack.enter_context(MultiAgentEvaluator(config, by_agent, watch))
+    learners: Any = Learners({each.trained.policy_id: each.learner for each in learning})
+    work = PlayAndLearn(learning, actors, loop, counter)
+    contents = {f"replay-{policy_id}": replay.save for policy_id, replay in replays.items()}
+    policies: Any = NoPolicy()
+    experiment, judge = config, evaluator
+    training = Training(
+        experiment, work, learners, judge, logs, hooks, policies, contents  # type: ignore[arg-type]
+    )  # fmt: skip
+    hooks.watch(lambda: loop.num_steps, lambda: learners.num_updates_done)
+    if found is not None:
+        training.restore(found)
+    return training
+
+
+def check_policies(config: MultiAgentConfig) -> dict[AgentId, str]:
+    """Makes environment and policies, so that what cannot work is refused; returns the policy id of each agent id.
+
+    Raises:
+        SpecError: an agent cannot take what it would see and do.
+        ConfigError: nobody plays by a policy, or settings contradict each other.
+    """
+    with contextlib.closing(config.make_environment(config.seed)) as environment:
+        agent_specs = environment.agent_specs()
+    plays = who_plays(config, agent_specs)
+    _make_policies(config, plays, agent_specs)
+    return plays
+
+
+def _make_policies(
+    config: MultiAgentConfig, plays: Mapping[AgentId, str], agent_specs: Mapping[AgentId, EnvironmentSpec]
+) -> tuple[list[Trained], dict[str, Player]]:
+    """Returns the policies that learn, and of all policies those to be judged by, by id."""
+    trained: list[Trained] = []
+    players: dict[str, Player] = {}
+    for policy_id, policy in policies_of(config, agent_specs).items():
+        agent_ids = [agent_id for agent_id, other in plays.items() if other == policy_id]
+        spec = agent_specs[agent_ids[0]]
+        if isinstance(policy, Agent):
+            trained.append(make_trained(config, policy_id, policy, agent_ids, spec))
+            players[policy_id] = trained[-1].as_player()
+        else:
+            players[policy_id] = load_player(policy, spec)
+    return trained, players
+
+
+def _keys(seed: int, number: int) -> list[jax.Array]:
+    """Returns a key for each policy; the first is that of a run of one agent."""
+    key = jax.random.PRNGKey(seed)
+    return [key if i == 0 else jax.random.fold_in(key, i) for i in range(number)]
+
+
+def _open_replay(
+    config: MultiAgentConfig,
+    trained: Trained,
+    number: int,
+    stack: contextlib.ExitStack,
+    found: checkpoint.Checkpoint | None,
+) -> Replay:
+    tables = trained.agent.make_tables(trained.spec)
+    if (count := len(trained.agent_ids)) > 1:
+        # At a step each agent ends two segments at most: where its episode ends, it fills two rows.
+        tables = [with_room(table, 2 * count) for table in tables]
+    seed = config.seed if number == 0 else episode_seed(config.seed, number)
+    replay = stack.enter_context(InProcessReplay(tables, seed=seed))
+    if found is not None:
+        replay.restore(found.path / f"replay-{trained.policy_id}")
+    return replay
+
+
+def _make_actors(
+    plays: Mapping[AgentId, str],
+    trained: list[Trained],
+    players: Mapping[str, Player],
+    replays: Mapping[str, Replay],
+    keys: Mapping[str, jax.Array],
+) -> dict[AgentId, AnyPlayer]:
+    learning = {each.policy_id: each for each in trained}
+    actors: dict[AgentId, AnyPlayer] = {}
+    seen: dict[str, int] = {}
+    for agent_id, policy_id in plays.items():
+        number = seen[policy_id] = seen.get(policy_id, -1) + 1
+        _, key = jax.random.split(keys[policy_id])  # The other is the learner's.
+        key = key if number == 0 else jax.random.fold_in(key, number)
+        if policy_id in learning:
+            each = learning[policy_id]
+            actors[agent_id] = each.make_actor(number, key, each.agent.make_adder(replays[policy_id], each.spec))
+        else:
+            actors[agent_id] = players[policy_id].make_actor(key)
+    return actors
+
+
+def _start_learning(
+    config: MultiAgentConfig,
+    trained: Trained,
+    replay: Replay,
+    key: jax.Array,
+    loop: MultiAgentLoop,
+    logs: RunLogs,
+    hooks: Hooks,
+    stack: contextlib.ExitStack,
+) -> Learning:
+    """Makes dataset and learner of a policy; each policy has a log of its own."""
+    plan = trained.agent.batch_plan
+    dataset = stack.enter_context(contextlib.closing(ReplayDataset(replay, plan)))
+    only = isinstance(config.policies, Agent) and config.policy_of == "shared"
+    own = None if only else logs.log(f"learner-{trained.policy_id}")
+
+    def write(row: dict[str, float]) -> None:
+        found = learner_row(row, loop.num_steps, replay.info(plan.table))
+        hooks.log_learner(logs.learner if own is None else own, {**found, "agent_steps": loop.num_agent_steps})
+
+    callbacks = LearnerCallbacks(
+        publisher=trained.store,
+        write_priorities=None if plan.num_prior else lambda keys, p: replay.update_priorities(plan.table, keys, p),
+        log=write,
+        log_seconds=config.log_seconds,
+        count_steps=lambda: loop.num_steps,
+    )
+    learner_key, _ = jax.random.split(key)
+    learner = make_learner(trained.parts, dataset, learner_key, callbacks=callbacks, on_nan=config.on_nan)
+    stack.enter_context(contextlib.closing(learner))
+    trained.client.update(wait=True)
+    return Learning(trained, replay, dataset, learner)
+
+
+def _tell(
+    config: MultiAgentConfig, plays: Mapping[AgentId, str], found: checkpoint.Checkpoint | None, loop: MultiAgentLoop
+) -> list[str]:
+    """Returns lines for the user: who plays by which policy, and whether the run can be repeated."""
+    who: dict[str, list[AgentId]] = {}
+    for agent_id, policy_id in plays.items():
+        who.setdefault(policy_id, []).append(agent_id)
+    said = "; ".join(f"{policy_id}: {', '.join(agent_ids)}" for policy_id, agent_ids in who.items())
+    lines = [f"Device: {describe_devices(None)}", f"Policies: {said}"]
+    if found is not None and not loop.resumable:
+        lines.append("The environment cannot be saved: it begins a new episode, and the run is not equal to another.")
+    return lines
+
+
+def check_same_policies(config: MultiAgentConfig, found: checkpoint.Checkpoint) -> None:
+    """Refuses to go on with other policies, or another map to them, than the saved ones.
+
+    Raises:
+        CheckpointError: it names what differs.
+    """
+    saved, now = found.state["experiment"], config.describe()
+    told = f"Resume {found.path} with what it was saved with, or start a new run."
+    if saved.get("policies", {}).keys() != now["policies"].keys():
+        raise CheckpointError(
+            f"policies: saved {sorted(saved.get('policies', {}))}, found {sorted(now['policies'])}. {told}"
+        )
+    if saved.get("policy_of") != now["policy_of"]:
+        raise CheckpointError(f"policy_of: saved {saved.get('policy_of')}, found {now['policy_of']}. {told}")
+    for policy_id, one in saved["policies"].items():
+        other = now["policies"][policy_id]
+        frozen = one.get("frozen"), other.get("frozen")
+        differs = ("frozen", *frozen) if any(frozen) else difference(one, other)
+        if differs is not None and differs[1] != differs[2]:
+            raise CheckpointError(
+                f"policies[{policy_id!r}]: saved {differs[0]}={differs[1]}, found {differs[2]}. {told}"
+            )

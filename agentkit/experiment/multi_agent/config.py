@@ -1,0 +1,304 @@
+"""Describes an experiment of several agents as data: which policies, who plays by which, in what environment."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, final, get_args
+
+from agentkit.agents.common.agent import Agent
+from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, check_ranges
+from agentkit.datasets.episode_files import lasting_path
+from agentkit.envs.multi_agent.loading import make_multi_agent
+from agentkit.errors import AgentkitError, ConfigError, OnNan, SaysWhatWasMeant, SpecError, unknown_name
+from agentkit.experiment.config import identity
+from agentkit.experiment.config.codes import parse
+from agentkit.experiment.config.experiment_config import Seed, WhichCheckpoint
+from agentkit.experiment.config.logger_names import check_names
+from agentkit.experiment.config.recipes import check, encode
+from agentkit.experiment.runs.config_json import read_record
+from agentkit.loggers import Logger, RunInfo
+from agentkit.specs import EnvironmentSpec
+from agentkit.types import AgentId
+
+RANDOM = "random"
+"""The policy that draws among the actions that are allowed, uniformly."""
+
+SHARED, EACH = "shared", "each"
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Frozen(metaclass=SaysWhatWasMeant):
+    """Names the policy of another run, which plays as it was judged there and learns nothing.
+
+    Attributes:
+        run: the run folder, of one agent or of several.
+        policy: which of several; None for the only one.
+        checkpoint: "newest", "best" (of a run of one agent), or a step that has one.
+    """
+
+    run: str | pathlib.Path
+    policy: str | None = None
+    checkpoint: WhichCheckpoint = "newest"
+
+    def __post_init__(self) -> None:
+        """Refuses what is no checkpoint."""
+        check_ranges(self)
+        object.__setattr__(self, "run", lasting_path("run", self.run))
+
+
+PolicyOf = str | Mapping[AgentId, str] | Callable[[AgentId], str] | None
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class MultiAgentConfig(metaclass=SaysWhatWasMeant):
+    """Describes an experiment of several agents for `agentkit.run`, in one process with in-process replay.
+
+    Fields that are not explained here are those of `ExperimentConfig`; steps are the environment's.
+
+    Attributes:
+        policies: an agent, of which `policy_of` says whether all share it; or by policy id an agent, which learns for
+            itself with its own replay and parameters, a `Frozen` one, or "random".
+        environment: see `envs.make_multi_agent`.
+        num_steps: environment steps to train for, however many agents act at each.
+        policy_of: who plays by which policy: "shared" (all by one), "each" (each by one of its own, which has its id),
+            a dictionary from agent id to policy id, or a function of the agent id. None for the policies that have the
+            agents' ids, or for the only one.
+        seed: see `ExperimentConfig`, as all that follow.
+    """
+
+    policies: Agent[Any] | Mapping[str, Agent[Any] | Frozen | str]
+    environment: Any
+    num_steps: Count
+    policy_of: PolicyOf = None
+    seed: Seed = 0
+    run_directory: str | pathlib.Path | None = None
+    evaluation_period: CountFromZero | None = None
+    evaluation_episodes: Count | None = None
+    evaluation_max_steps: Count | None = None
+    checkpoint_period: CountFromZero = 10_000
+    keep_checkpoints: Count = 2
+    log_seconds: NotNegative = 5.0
+    tensorboard: bool = False
+    loggers: Sequence[str | Logger | Callable[[RunInfo], Logger]] = ()
+    progress: bool | None = None
+    on_nan: OnNan = "stop"
+    step_timeout: NotNegative = 300.0
+    environment_settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    # What a training asks of an `ExperimentConfig`, and runs of several agents do not have yet.
+    num_envs: ClassVar[int | None] = None
+    workers: ClassVar[int] = 0
+    ready: ClassVar[int | None] = None
+    replay: ClassVar[str] = "in_process"
+    devices: ClassVar[int | None] = None
+    callbacks: ClassVar[tuple[()]] = ()
+    video_period: ClassVar[int] = 0
+    on_device: ClassVar[bool] = False
+    init_from: ClassVar[None] = None
+    data: ClassVar[None] = None
+
+    def __post_init__(self) -> None:
+        """Refuses impossible settings."""
+        check_ranges(self)
+        if self.on_nan not in get_args(OnNan):
+            raise unknown_name("on_nan", str(self.on_nan), get_args(OnNan))
+        if self.evaluation_period is not None and self.evaluation_episodes is None:
+            object.__setattr__(self, "evaluation_episodes", 10)
+        object.__setattr__(self, "environment_settings", dict(self.environment_settings))
+        object.__setattr__(self, "loggers", check_names(self.loggers))
+        if not isinstance(self.policies, Agent):
+            object.__setattr__(self, "policies", _check_policies(self.policies))
+        elif self.policy_of not in (SHARED, EACH):
+            raise ConfigError(
+                f"policy_of: with one agent as policies, expected 'shared' or 'each', found {self.policy_of!r}. Give "
+                "policies={'policy id': agent, ...} for others."
+            )
+
+    def make_environment(self, seed: int) -> Any:
+        """Makes the environment, ready for agents."""
+        return make_multi_agent(self.environment, seed, **self.environment_settings)
+
+    def describe(self) -> dict[str, Any]:
+        """Returns the experiment as plain values, for ``config.json``."""
+        own = {"policies", "policy_of", "environment", "environment_settings", "loggers", "run_directory"}
+        given = {SHARED: self.policies} if isinstance(self.policies, Agent) else self.policies
+        return {
+            "agent": None,
+            "agent_config": {},
+            "policies": {policy_id: _describe_policy(policy) for policy_id, policy in given.items()},
+            "policy_of": encode(dict(self.policy_of) if isinstance(self.policy_of, Mapping) else self.policy_of),
+            **identity.describe_environment(self.environment, self.environment_settings, ()),
+            "loggers": identity.describe_loggers(self.loggers),
+            **{f.name: encode(getattr(self, f.name)) for f in dataclasses.fields(self) if f.name not in own},
+            **{name: getattr(self, name) for name in ("num_envs", "ready", "replay", "on_device", "init_from", "data")},
+            "callbacks": [],
+        }
+
+
+def _check_policies(policies: Any) -> dict[str, Any]:
+    if not isinstance(policies, Mapping) or not policies:
+        raise ConfigError(f"policies: expected an agent, or agents by policy id, found {policies!r:.80}.")
+    for policy_id, policy in policies.items():
+        check_word("policy id", policy_id)
+        if not (isinstance(policy, Agent | Frozen) or policy == RANDOM):
+            raise ConfigError(
+                f"policies[{policy_id!r}]: expected an agent (dqn.make_agent()), a Frozen(run), or 'random'; found "
+                f"{policy!r:.80}."
+            )
+    if not any(isinstance(policy, Agent) for policy in policies.values()):
+        raise ConfigError("policies: none of them learns. Give at least one agent, such as dqn.make_agent().")
+    return dict(policies)
+
+
+def check_word(what: str, name: Any) -> None:
+    """Refuses an id that is no word: files and arrays of a checkpoint are called by it.
+
+    Raises:
+        ConfigError: it has other characters.
+    """
+    if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+", name) or name.startswith("."):
+        raise ConfigError(f"{what}: expected letters, digits, '_', '-' and '.', found {name!r}.")
+
+
+def refuse_several_agents(experiment: object, what: str) -> None:
+    """Refuses an experiment of several agents where there is no way for it yet.
+
+    Args:
+        experiment: of any kind.
+        what: is to be done with it.
+
+    Raises:
+        ConfigError: it is one.
+    """
+    if isinstance(experiment, MultiAgentConfig):
+        raise ConfigError(
+            f"{what}: experiments of several agents run in one process so far, by agentkit.run. See "
+            "docs/several_agents.md."
+        )
+
+
+def who_plays(config: MultiAgentConfig, agent_specs: Mapping[AgentId, EnvironmentSpec]) -> dict[AgentId, str]:
+    """Returns the policy id of each agent id.
+
+    Args:
+        config: says it.
+        agent_specs: of the environment.
+
+    Raises:
+        ConfigError: an agent has no policy, or a policy nobody who plays by it.
+        SpecError: agents share a policy that see or do different things.
+    """
+    found = _policy_of(config, list(agent_specs))
+    known = policies_of(config, agent_specs)
+    for agent_id, policy_id in found.items():
+        check_word("agent id", agent_id)
+        if policy_id not in known:
+            raise unknown_name(f"policy of {agent_id!r}", str(policy_id), known)
+    if idle := known.keys() - found.values():
+        raise ConfigError(f"Nobody plays by the policies {', '.join(sorted(idle))}. Leave them out, or see policy_of.")
+    first: dict[str, AgentId] = {}
+    for agent_id, policy_id in found.items():
+        one = first.setdefault(policy_id, agent_id)
+        for what, ours, theirs in zip(EnvironmentSpec._fields, agent_specs[one], agent_specs[agent_id], strict=True):
+            if ours != theirs:
+                raise SpecError(
+                    f"{one!r} and {agent_id!r} share the policy {policy_id!r} and have different {what}: {ours!r:.200} "
+                    f"and {theirs!r:.200}. Give each a policy of its own: policy_of='each' (--policies each)."
+                )
+    return found
+
+
+def _policy_of(config: MultiAgentConfig, agent_ids: list[AgentId]) -> dict[AgentId, str]:
+    given = config.policy_of
+    if given == EACH:
+        return {agent_id: agent_id for agent_id in agent_ids}
+    if given == SHARED or given is None:
+        names = [SHARED] if isinstance(config.policies, Agent) else list(config.policies)
+        if len(names) == 1:
+            return dict.fromkeys(agent_ids, names[0])
+        if given is None and set(names) == set(agent_ids):
+            return {agent_id: agent_id for agent_id in agent_ids}
+        raise ConfigError(
+            f"policy_of: there are the policies {', '.join(names)} and the agents {', '.join(agent_ids)}. Say who "
+            "plays by which: a dictionary from agent id to policy id, or a function."
+        )
+    if isinstance(given, str):
+        raise unknown_name("policy_of", given, (SHARED, EACH), "Or a dictionary, or a function of the agent id.")
+    if isinstance(given, Mapping):
+        if given.keys() != set(agent_ids):
+            raise ConfigError(
+                f"policy_of: expected a policy of each of {', '.join(agent_ids)}; found those of "
+                f"{', '.join(map(str, given)) or 'nobody'}."
+            )
+        return {agent_id: given[agent_id] for agent_id in agent_ids}
+    return {agent_id: given(agent_id) for agent_id in agent_ids}
+
+
+def policies_of(config: MultiAgentConfig, agent_ids: Any) -> dict[str, Agent[Any] | Frozen | str]:
+    """Returns the policies by their ids."""
+    if isinstance(config.policies, Agent):
+        return dict.fromkeys(agent_ids if config.policy_of == EACH else [SHARED], config.policies)
+    return dict(config.policies)
+
+
+def _describe_policy(policy: Agent[Any] | Frozen | str) -> dict[str, Any]:
+    if isinstance(policy, Agent):
+        return identity.describe_agent(policy.with_num_envs(1), 1)
+    return {"frozen": {"run": policy} if isinstance(policy, str) else {
+        "run": str(policy.run), "policy": policy.policy, "checkpoint": policy.checkpoint
+    }}  # fmt: skip
+
+
+def is_of_several_agents(run: str | pathlib.Path) -> bool:
+    """Returns whether a run folder is of several agents."""
+    return "policies" in read_record(run)
+
+
+def read_multi_agent_config(
+    directory: str | pathlib.Path, *, imports: Sequence[str] = (), **changes: Any
+) -> MultiAgentConfig:
+    """Returns the experiment that a run folder's ``config.json`` describes, made again.
+
+    Args:
+        directory: the run folder.
+        imports: see `experiment.read_config`.
+        **changes: fields to replace.
+
+    Raises:
+        ConfigError: no such run, or a part of it cannot be made again, or it is a run of one agent.
+        UntrustedCodeError: it names code that is neither loaded nor in `imports`.
+    """
+    record = read_record(directory)
+    if "policies" not in record:
+        raise ConfigError(f"{directory} is a run of one agent.")
+    names = {field.name for field in dataclasses.fields(MultiAgentConfig)}
+    settings = {name: value for name, value in record.items() if name in names}
+    try:
+        policies = {name: _rebuild_policy(policy, directory, imports) for name, policy in record["policies"].items()}
+        (policy_of,) = check([parse(record["policy_of"], f"{directory}, policy_of")], imports, directory)
+        settings |= {"policy_of": policy_of.build()}
+        if "environment" not in changes:
+            checked = identity.check_rebuildable(record, directory, imports, identity.ENVIRONMENT_PARTS)
+            settings |= identity.rebuild_environment(record, checked)
+    except (TypeError, ValueError, AttributeError, LookupError) as error:
+        if isinstance(error, AgentkitError):
+            raise
+        raise ConfigError(f"{directory}/config.json is damaged: {error!s:.200}. Restore it, or train anew.") from error
+    settings["loggers"] = identity.rebuild_loggers(settings["loggers"], directory, imports)
+    only = policies.get(SHARED)
+    settings["policies"] = only if isinstance(only, Agent) and settings["policy_of"] in (SHARED, EACH) else policies
+    return MultiAgentConfig(**(settings | {"run_directory": directory} | changes))
+
+
+def _rebuild_policy(record: Mapping[str, Any], run: object, imports: Sequence[str]) -> Agent[Any] | Frozen | str:
+    if "frozen" in record:
+        frozen = record["frozen"]
+        return RANDOM if frozen["run"] == RANDOM else Frozen(**frozen)
+    checked = identity.check_rebuildable(record, run, imports, identity.AGENT_PARTS)
+    rebuilt: Agent[Any] = identity.rebuild_agent(record, checked, run)
+    return rebuilt

@@ -1,0 +1,177 @@
+"""Evaluates several agents: plays episodes with the policies to be judged by, in an environment of their own."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self, final
+
+import jax
+import numpy as np
+
+from agentkit.envs.step_check import StepCheck
+from agentkit.errors import ConfigError, says_what_was_meant, unknown_name
+from agentkit.experiment.checks.step_watch import StepWatch
+from agentkit.experiment.config.evaluation_plan import evaluation_plan
+from agentkit.experiment.evaluation.evaluate import seed_of_evaluation
+from agentkit.experiment.multi_agent.config import Frozen, MultiAgentConfig, read_multi_agent_config, who_plays
+from agentkit.experiment.multi_agent.players import Player, load_player, load_players
+from agentkit.experiment.policies.restore_policy import find_checkpoint
+from agentkit.multi_agent_loop import MultiAgentLoop
+from agentkit.types import AgentId
+
+_RETURN = "episode_return/"
+
+
+@final
+class MultiAgentEvaluator:
+    """Plays episodes with the newest parameters; a context manager.
+
+    Evaluation number k of a run is a function of the seed, k and the parameters, and changes nothing in the training.
+
+    Attributes:
+        num_cut: episodes of the newest evaluation that the experiment's limit of steps has cut off.
+    """
+
+    def __init__(self, config: MultiAgentConfig, players: Mapping[AgentId, Player], watch: StepWatch | None = None):
+        """Makes an environment of its own.
+
+        Args:
+            config: says in what to evaluate.
+            players: by agent id.
+            watch: ends what hangs; None waits for ever.
+        """
+        self._config, self._players, self._watch = config, dict(players), watch
+        self._environment = self._make_environment(seed_of_evaluation(config.seed, 0))
+        self.num_cut = 0
+
+    def run(
+        self,
+        num_episodes: int,
+        number: int,
+        max_steps: float | None = None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> dict[str, float] | None:
+        """Returns the record of evaluation `number`; see `experiment.Evaluator.run`.
+
+        The record has ``episode_return`` of all agents with its least and greatest, ``episode_return/ID`` of each, and
+        ``wins/ID``, the share of episodes in which an agent had a higher return than every other.
+        """
+        loop = self._loop(number)
+        records: list[dict[str, float]] = []
+        used = 0.0
+        while len(records) < num_episodes and (
+            max_steps is None or not records or used + used / len(records) <= max_steps
+        ):
+            ended = loop.run(num_episodes=1, stop=should_stop)
+            if not ended:
+                return None
+            records += ended
+            used += ended[0]["episode_length"]
+        self.num_cut = loop.num_cut
+        return summarise(records)
+
+    def episodes(self, num_episodes: int, number: int = 0) -> list[dict[str, float]]:
+        """Plays episodes and returns their own records."""
+        if num_episodes < 1:
+            raise ConfigError(f"Expected at least 1 episode, found {num_episodes}.")
+        loop = self._loop(number)
+        records = loop.run(num_episodes=num_episodes)
+        self.num_cut = loop.num_cut
+        return records
+
+    def _loop(self, number: int) -> MultiAgentLoop:
+        """Makes the loop of evaluation `number`, before its first episode."""
+        seed = seed_of_evaluation(self._config.seed, number)
+        if hasattr(self._environment, "reseed"):
+            self._environment.reseed(seed)
+        else:
+            self._environment.close()
+            self._environment = self._make_environment(seed)
+        key = jax.random.fold_in(jax.random.PRNGKey(self._config.seed), number)
+        keys = jax.random.split(key, len(self._players))
+        pairs = zip(self._players.items(), keys, strict=True)
+        actors = {agent_id: player.make_actor(each) for (agent_id, player), each in pairs}
+        for actor in actors.values():
+            actor.update(wait=True)
+        specs = self._environment.agent_specs()
+        checks = {agent_id: StepCheck(spec, None, self._config.on_nan) for agent_id, spec in specs.items()}
+        limit = evaluation_plan(self._config).max_steps  # type: ignore[arg-type]
+        return MultiAgentLoop(self._environment, actors, checks=checks, max_episode_steps=limit)
+
+    def _make_environment(self, seed: int) -> Any:
+        if self._watch is None:
+            return self._config.make_environment(seed)
+        return self._watch.make(lambda: self._config.make_environment(seed))
+
+    def close(self) -> None:
+        """Closes the environment."""
+        self._environment.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+def summarise(records: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Returns the means of episodes' records, as `MultiAgentEvaluator.run` says."""
+    returns = [record["episode_return"] for record in records]
+    agents = [name.removeprefix(_RETURN) for name in records[0] if name.startswith(_RETURN)]
+    by_agent = np.array([[record[_RETURN + agent_id] for agent_id in agents] for record in records])
+    summary = {
+        "episode_return": float(np.mean(returns)),
+        "episode_return_min": float(np.min(returns)),
+        "episode_return_max": float(np.max(returns)),
+        "episode_length": float(np.mean([record["episode_length"] for record in records])),
+        "evaluation_episodes": len(records),
+        **{_RETURN + agent_id: float(mean) for agent_id, mean in zip(agents, by_agent.mean(axis=0), strict=True)},
+    }
+    if len(agents) > 1:
+        highest = by_agent == by_agent.max(axis=1, keepdims=True)
+        wins = (highest & (highest.sum(axis=1, keepdims=True) == 1)).mean(axis=0)
+        summary |= {f"wins/{agent_id}": float(share) for agent_id, share in zip(agents, wins, strict=True)}
+    return summary
+
+
+@says_what_was_meant
+def evaluate_multi_agent(
+    run: str | pathlib.Path,
+    num_episodes: int = 20,
+    *,
+    checkpoint: str | int = "newest",
+    opponents: Mapping[AgentId, Frozen | str] | None = None,
+    imports: Sequence[str] = (),
+    **changes: Any,
+) -> dict[str, float]:
+    """Plays episodes with the policies of a run of several agents; returns means, by agent and in sum, and wins.
+
+    Args:
+        run: the run folder.
+        num_episodes: at least 1.
+        checkpoint: "newest", or a step.
+        opponents: who is to play by another policy: by agent id "random", or a `Frozen` of another run.
+        imports: see `experiment.read_config`.
+        **changes: fields of `MultiAgentConfig`, such as `seed` or `evaluation_max_steps`.
+
+    Returns:
+        What `MultiAgentEvaluator.run` does, with ``steps``, those of the checkpoint, and ``episodes_cut``.
+
+    Raises:
+        ConfigError: no such run or checkpoint.
+        UnknownNameError: there is no such agent.
+    """
+    config = read_multi_agent_config(run, imports=imports, **changes)
+    players = load_players(config, run, checkpoint)
+    environment = config.make_environment(config.seed)
+    agent_specs = environment.agent_specs()
+    environment.close()
+    by_agent = {agent_id: players[policy_id] for agent_id, policy_id in who_plays(config, agent_specs).items()}
+    for agent_id, opponent in (opponents or {}).items():
+        if agent_id not in agent_specs:
+            raise unknown_name("agent", agent_id, agent_specs)
+        by_agent[agent_id] = load_player(opponent, agent_specs[agent_id])
+    with MultiAgentEvaluator(config, by_agent) as evaluator:
+        record = summarise(evaluator.episodes(num_episodes))
+        return {"steps": find_checkpoint(run, checkpoint).step, **record, "episodes_cut": evaluator.num_cut}

@@ -1,0 +1,154 @@
+"""Several agents act and learn in turns: the `Work` of a run in one process."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, final
+
+from agentkit.counting import Counter
+from agentkit.datasets import ReplayDataset
+from agentkit.errors import AgentkitError, CheckpointError
+from agentkit.experiment.multi_agent.players import AnyPlayer, Trained
+from agentkit.experiment.training.own_learner import OwnLearner
+from agentkit.learning import Learner
+from agentkit.multi_agent_loop import MultiAgentLoop
+from agentkit.replay import Replay
+from agentkit.types import AgentId, TableInfo
+
+
+@final
+@dataclasses.dataclass
+class Learning:
+    """Holds what one policy learns with.
+
+    Attributes:
+        trained: the policy.
+        replay: its tables.
+        dataset: its batches.
+        learner: updates it.
+    """
+
+    trained: Trained
+    replay: Replay
+    dataset: ReplayDataset
+    learner: Learner | OwnLearner
+
+    @property
+    def table(self) -> str:
+        """Returns the name of the table that the learner draws from."""
+        return self.trained.agent.batch_plan.table
+
+
+@final
+class Learners:
+    """Makes one learner of several, for a training's logs and checkpoints."""
+
+    def __init__(self, learners: Mapping[str, Learner | OwnLearner]):
+        """Takes the learners by policy id."""
+        self._learners = dict(learners)
+
+    @property
+    def num_updates_done(self) -> int:
+        """Counts the updates of all of them."""
+        return sum(learner.num_updates_done for learner in self._learners.values())
+
+    def log(self) -> None:
+        """Logs of each what is new."""
+        for learner in self._learners.values():
+            learner.log()
+
+    def check_finite(self) -> None:
+        """Looks for numbers that are not finite, see `learning.Learner.check_finite`."""
+        for learner in self._learners.values():
+            learner.check_finite()
+
+    def save(self) -> dict[str, Any]:
+        """Returns the state of each by policy id."""
+        return {policy_id: learner.save() for policy_id, learner in self._learners.items()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Restores the state that `save` returned.
+
+        Raises:
+            CheckpointError: it is of other policies.
+        """
+        if state.keys() != self._learners.keys():
+            raise CheckpointError(
+                f"The checkpoint has the policies {', '.join(state)}; found {', '.join(self._learners)}. Resume with "
+                "those that it was saved with."
+            )
+        for policy_id, learner in self._learners.items():
+            learner.restore(state[policy_id])
+
+
+@final
+@dataclasses.dataclass
+class PlayAndLearn:
+    """Takes a step of the environment where each replay has room, then does all the learning that is due.
+
+    Attributes:
+        learning: of each policy that learns.
+        actors: of each agent id, those that learn nothing included.
+        loop: in which they meet the environment.
+        counter: of steps and episodes.
+    """
+
+    learning: list[Learning]
+    actors: dict[AgentId, AnyPlayer]
+    loop: MultiAgentLoop
+    counter: Counter
+
+    @property
+    def num_steps(self) -> int:
+        """Returns the environment steps so far."""
+        return self.loop.num_steps
+
+    @property
+    def num_episodes(self) -> int:
+        """Returns the episodes that have ended so far."""
+        return self.counter.get("episodes")
+
+    def step(self) -> None:
+        """Takes an environment step if all replays have room, else an update of those that have none; then learns."""
+        full = [each for each in self.learning if not each.replay.can_insert(each.table)]
+        for each in full:
+            each.learner.step()
+        if not full:
+            try:
+                self.loop.step()
+            except AgentkitError:
+                raise
+            except Exception:
+                for each in self.learning:  # An environment may fail at an action that is NaN: say why it was.
+                    each.learner.check_finite()
+                raise
+        for each in self.learning:
+            while each.dataset.ready():
+                each.learner.step()
+            each.trained.client.update()
+
+    def table(self) -> TableInfo:
+        """Returns the counters of the first policy's table."""
+        return self.learning[0].replay.info(self.learning[0].table)
+
+    def save(self) -> dict[str, Any]:
+        """Returns the state of counter, actors and loop; the replays write files of their own."""
+        mid_episode = self.loop.resumable
+        state: dict[str, Any] = {
+            "counter": self.counter.save(),
+            "mid_episode": mid_episode,
+            "actors": {agent_id: actor.save(mid_episode) for agent_id, actor in self.actors.items()},
+        }
+        return {**state, "loop": self.loop.save()} if mid_episode else state
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Takes back a checkpoint: bit for bit where the environment is resumable, else a new episode begins."""
+        self.counter.restore(state["counter"])
+        for agent_id, actor in self.actors.items():
+            actor.restore(state["actors"][agent_id])
+        if "loop" in state:
+            self.loop.restore(state["loop"], state["mid_episode"])
+        self.loop.num_steps = int(state["num_steps"])
+        for each in self.learning:
+            each.trained.client.update()

@@ -1,0 +1,293 @@
+"""Several agents in one run: who plays whom, each with a learner of its own, saved, resumed, frozen and evaluated."""
+
+import dataclasses
+import pathlib
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+import tree
+
+import agentkit
+from agentkit import checkpoint
+from agentkit.agents import dqn, ppo
+from agentkit.cli import main
+from agentkit.envs.catch import Catch
+from agentkit.envs.multi_agent.tic_tac_toe import TicTacToe
+from agentkit.errors import AgentkitError, CheckpointError, ConfigError, SpecError, UnknownNameError
+from agentkit.experiment import read_multi_agent_config
+from agentkit.experiment.multi_agent.config import who_plays
+
+DQN = dqn.make_agent(dqn.Config(batch_size=8, min_replay_size=16, hidden_sizes=(8,), n_step=2))
+PPO = ppo.make_agent(ppo.Config(segment_length=16, num_minibatches=2, num_epochs=2, hidden_sizes=(8,)))
+QUIET = {"evaluation_period": 0, "progress": False}
+
+
+def config(
+    folder=None, policies=DQN, policy_of="shared", environment="agentkit:tic_tac_toe", num_steps=120, **settings
+):
+    settings = {**QUIET, **settings}
+    return agentkit.MultiAgentConfig(policies, environment, num_steps, policy_of, run_directory=folder, **settings)
+
+
+def saved(folder):
+    return checkpoint.read_latest(folder / "checkpoints").state
+
+
+def assert_equal(one, other):
+    tree.assert_same_structure(one, other)
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+def test_a_run_of_one_agent_as_one_of_several_is_the_same_to_the_bit(tmp_path):
+    """Nothing of the loop, the replay's room, the keys or the seeds differs where there is one agent."""
+    single = agentkit.ExperimentConfig(DQN, Catch, 200, run_directory=tmp_path / "one", seed=5, **QUIET)
+    agentkit.run(single)
+    agentkit.run(config(tmp_path / "several", environment=Catch, num_steps=200, seed=5))
+    one, several = saved(tmp_path / "one"), saved(tmp_path / "several")
+    assert several["learner"].keys() == {"shared"}
+    assert_equal(one["learner"], several["learner"]["shared"])
+    assert_equal(one["actor"], several["actors"]["agent"])
+
+
+MIXED = {"a": DQN, "b": PPO, "c": dataclasses.replace(DQN)}
+WHO = {"agent_0": "a", "agent_1": "b", "agent_2": "c", "agent_3": "a"}
+
+
+def test_three_policies_of_two_kinds_are_resumed_to_the_bit(tmp_path):
+    """Agents come and go, so that some wait in mid-episode when it is saved."""
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    given = {"policies": MIXED, "policy_of": WHO, "environment": "agentkit:come_and_go"}
+    agentkit.run(config(whole, **given, num_steps=250))
+    agentkit.run(config(parts, **given, num_steps=117))
+    assert saved(parts)["loop"]["turns"], "nobody waits: choose another step"
+    result = agentkit.resume(parts, num_steps=250)
+    one, other = saved(whole), saved(parts)
+    assert result.steps == 250
+    for name in ("learner", "actors", "loop", "counter"):
+        assert_equal(one[name], other[name])
+    updates = {policy_id: int(learner["num_updates"]) for policy_id, learner in other["learner"].items()}
+    assert updates.keys() == {"a", "b", "c"} and min(updates.values()) > 0
+    train = agentkit.open_run(str(parts)).rows("train")
+    assert [row["episode_return/agent_3"] for row in train] == [
+        row["episode_return/agent_3"] for row in agentkit.open_run(str(whole)).rows("train")
+    ]
+    assert {"learner-a", "learner-b", "learner-c"} <= {path.stem for path in (parts / "logs").iterdir()}
+
+
+def test_agents_that_share_a_policy_share_learner_and_replay(tmp_path):
+    agentkit.run(config(tmp_path / "shared", num_steps=60))
+    agentkit.run(config(tmp_path / "each", policy_of="each", num_steps=60))
+    shared, each = saved(tmp_path / "shared"), saved(tmp_path / "each")
+    assert each["learner"].keys() == {"first", "second"} and shared["actors"].keys() == {"first", "second"}
+    # Each has half of the items: with 16 to begin at and an update for two, these are the counts.
+    assert int(shared["learner"]["shared"]["num_updates"]) > sum(
+        int(x["num_updates"]) for x in each["learner"].values()
+    )
+    rows = agentkit.open_run(str(tmp_path / "shared")).rows("train")
+    assert all(row["agent_steps"] == row["steps"] for row in rows), "in turns, one acts at a step"
+
+
+def test_steps_are_the_environments_and_those_of_agents_are_shown(tmp_path):
+    result = agentkit.run(config(tmp_path / "run", environment="agentkit:matrix_game", num_steps=40))
+    assert result.steps == 40
+    assert [row["agent_steps"] for row in agentkit.open_run(str(tmp_path / "run")).rows("train")][-1] == 80
+
+
+def test_a_frozen_policy_plays_as_it_was_and_learns_nothing(tmp_path):
+    agentkit.run(config(tmp_path / "old", policy_of="each"))
+    frozen = agentkit.Frozen(tmp_path / "old", policy="second")
+    new = config(tmp_path / "new", {"learner": DQN, "old": frozen}, {"first": "learner", "second": "old"})
+    agentkit.run(new)
+    assert saved(tmp_path / "new")["learner"].keys() == {"learner"}
+    agentkit.resume(tmp_path / "new", num_steps=150)
+    alike = [
+        agentkit.evaluate_multi_agent(tmp_path / "new", 5, seed=3, opponents=opponents)
+        for opponents in ({}, {"second": frozen}, {"second": "random"})
+    ]
+    assert alike[0] == alike[1] != alike[2]
+
+
+def test_the_policy_of_a_run_of_one_agent_plays_too(tmp_path):
+    agentkit.run(agentkit.ExperimentConfig(DQN, Catch, 60, run_directory=tmp_path / "one", **QUIET))
+    mixed = {"learner": DQN, "one": agentkit.Frozen(tmp_path / "one")}
+    with pytest.raises(SpecError, match="The policy was trained with observations"):
+        agentkit.run(config(None, mixed, {"first": "learner", "second": "one"}))
+    with pytest.raises(ConfigError, match="is a run of one agent; leave out policy='x'"):
+        frozen = agentkit.Frozen(tmp_path / "one", policy="x")
+        agentkit.run(config(None, {"learner": DQN, "one": frozen}, {"first": "learner", "second": "one"}))
+    with pytest.raises(UnknownNameError, match=r"policy of .* 'third'"):
+        agentkit.run(config(tmp_path / "two"))
+        frozen = agentkit.Frozen(tmp_path / "two", policy="third")
+        agentkit.run(config(None, {"learner": DQN, "one": frozen}, {"first": "learner", "second": "one"}))
+
+
+def test_evaluations_tell_returns_and_wins_by_agent(tmp_path):
+    result = agentkit.run(config(tmp_path / "run", evaluation_period=60, evaluation_episodes=4))
+    first, last = result.evaluations
+    assert (first["steps"], last["steps"]) == (60, 120)
+    assert last["episode_return"] == 0 == last["episode_return/first"] + last["episode_return/second"]
+    assert last["wins/first"] - last["wins/second"] == last["episode_return/first"]
+    found = agentkit.evaluate_multi_agent(tmp_path / "run", 4, evaluation_max_steps=2)
+    assert (found["episodes_cut"], found["episode_length"], found["wins/first"]) == (4, 2, 0)
+    with pytest.raises(ConfigError, match="no single policy"):
+        _ = result.policy
+
+
+SPECS = TicTacToe().agent_specs()
+
+
+@pytest.mark.parametrize(
+    "policies, policy_of, expected",
+    [
+        (DQN, "shared", {"first": "shared", "second": "shared"}),
+        (DQN, "each", {"first": "first", "second": "second"}),
+        ({"only": DQN}, None, {"first": "only", "second": "only"}),
+        ({"first": DQN, "second": "random"}, None, {"first": "first", "second": "second"}),
+        ({"x": DQN, "y": PPO}, {"second": "x", "first": "y"}, {"first": "y", "second": "x"}),
+        ({"f": DQN, "s": PPO}, lambda agent_id: agent_id[0], {"first": "f", "second": "s"}),
+    ],
+)
+def test_who_plays_by_which_policy(policies, policy_of, expected):
+    assert who_plays(config(policies=policies, policy_of=policy_of), SPECS) == expected
+
+
+@pytest.mark.parametrize(
+    "policies, policy_of, message",
+    [
+        (DQN, None, "policy_of: with one agent as policies, expected 'shared' or 'each'"),
+        (DQN, "some", "expected 'shared' or 'each', found 'some'"),
+        ({"a": DQN, "b": DQN}, None, "there are the policies a, b and the agents first, second"),
+        ({"a": DQN, "b": DQN}, {"first": "a"}, "expected a policy of each of first, second; found those of first"),
+        ({"a": DQN}, {"first": "a", "second": "c"}, "Unknown policy of 'second' 'c'"),
+        ({"a": DQN, "b": DQN}, {"first": "a", "second": "a"}, "Nobody plays by the policies b"),
+        ({"a": "random"}, None, "none of them learns"),
+        ({"a": "dqn"}, None, r"policies\['a'\]: expected an agent"),
+        ({"a/b": DQN}, None, "policy id: expected letters"),
+        ({}, None, "policies: expected an agent"),
+    ],
+)
+def test_a_map_that_leaves_somebody_out_is_refused(policies, policy_of, message):
+    with pytest.raises(AgentkitError, match=message):
+        who_plays(config(policies=policies, policy_of=policy_of), SPECS)
+
+
+def test_agents_that_differ_cannot_share_a_policy():
+    with pytest.raises(
+        SpecError, match=r"'row' and 'column' share the policy 'shared' and have different actions.*each"
+    ):
+        agentkit.run(config(environment="agentkit:matrix_game", environment_settings={"game": ([[1, 2]], [[1, 2]])}))
+
+
+def test_a_run_is_resumed_with_its_own_policies_only(tmp_path):
+    agentkit.run(config(tmp_path / "run", {"x": DQN, "y": DQN}, {"first": "x", "second": "y"}, num_steps=40))
+    again = {"folder": tmp_path / "run", "policies": {"x": DQN, "y": DQN}, "num_steps": 60}
+    with pytest.raises(CheckpointError, match="policy_of: saved"):
+        agentkit.run(config(**again, policy_of={"first": "y", "second": "x"}), resume=True)
+    with pytest.raises(CheckpointError, match=r"policies\['y'\]: saved agent=dqn, found ppo"):
+        other = {**again, "policies": {"x": DQN, "y": PPO}}
+        agentkit.run(config(**other, policy_of={"first": "x", "second": "y"}), resume=True)
+    with pytest.raises(CheckpointError, match=r"policies: saved \['x', 'y'\], found \['x'\]"):
+        other = {**again, "policies": {"x": DQN}}
+        agentkit.run(config(**other, policy_of=None), resume=True)
+    assert read_multi_agent_config(tmp_path / "run").policies["x"] == DQN.with_num_envs(1)
+
+
+def test_what_is_for_one_agent_refuses_a_run_of_several(tmp_path):
+    agentkit.run(config(tmp_path / "run", num_steps=40))
+    for call in (agentkit.evaluate, agentkit.load):
+        with pytest.raises(ConfigError, match="is a run of several agents, and this is for runs of one"):
+            call(tmp_path / "run")
+    for call in (agentkit.launch, lambda experiment: agentkit.run_seeds(experiment, [0, 1])):
+        with pytest.raises(ConfigError, match="experiments of several agents run in one process so far"):
+            call(config(tmp_path / "other"))
+    with pytest.raises(ConfigError, match="take no callbacks yet"):
+        agentkit.run(config(), callbacks=[agentkit.callbacks.keep_best()])
+
+
+def test_the_commands(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    small = ["--set", "min_replay_size=16", "--set", "batch_size=8", "--eval-every", "0"]
+    train = ["train", "dqn", "--env", "agentkit:tic_tac_toe", "--policies", "each", "--run-directory", "run", *small]
+    assert main([*train, "--steps", "60"]) == 0
+    assert "2 agents by 2 policies: first, second" in capsys.readouterr().out
+    assert main(["train", "--resume", "run", "--steps", "80"]) == 0
+    assert saved(tmp_path / "run")["num_steps"] == 80
+    assert main(["evaluate", "run", "--episodes", "5", "--opponent", "second=random"]) == 0
+    out = capsys.readouterr().out
+    assert "checkpoint of step 80" in out and "second: mean return" in out and "(opponent)" in out
+    assert main(["evaluate", "run", "--episodes", "2", "--opponent", "second=run:first"]) == 0
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--num-envs", "2"], "--num-envs is not for several agents"),
+        (["--on-device"], "--on-device is not for several agents"),
+        (["--seeds", "0:2"], "--seeds is not for several agents"),
+        (["--preset", "auto"], "--preset is not for several agents"),
+        (["--wrapper", "step_limit(max_steps=3)"], "--wrapper is not for several agents"),
+    ],
+)
+def test_options_of_one_agent_are_refused_with_the_reason(words, message, capsys):
+    assert main(["train", "dqn", "--env", "agentkit:tic_tac_toe", "--policies", "each", "--steps", "9", *words]) != 0
+    assert message in capsys.readouterr().err
+
+
+LEARNER = dqn.make_agent(
+    dqn.Config(
+        batch_size=64, min_replay_size=500, hidden_sizes=(128,), n_step=2, discount=0.9, updates_per_call=8,
+        target_update_period=100, epsilon=0.5,
+    )
+)  # fmt: skip
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("policy_of", ["shared", "each"])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_two_dqns_beat_a_random_player_at_tic_tac_toe_from_either_side(seed, policy_of, tmp_path):
+    agentkit.run(config(tmp_path / "run", LEARNER, policy_of, num_steps=20_000, seed=seed))
+    for side, other in (("first", "second"), ("second", "first")):
+        found = agentkit.evaluate_multi_agent(tmp_path / "run", 200, opponents={other: "random"})
+        assert found[f"wins/{side}"] > 0.8, found
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_agents_of_two_kinds_learn_a_matrix_game_in_lockstep(seed, tmp_path):
+    """Defecting is the better answer to either choice: 4 rounds of -2 each."""
+    agents = {"row": LEARNER, "column": PPO}
+    settings = {"environment": "agentkit:matrix_game", "environment_settings": {"game": "prisoners_dilemma"}}
+    agentkit.run(config(tmp_path / "run", agents, None, num_steps=4_000, seed=seed, **settings))
+    found = agentkit.evaluate_multi_agent(tmp_path / "run", 3)
+    assert (found["episode_return/row"], found["episode_return/column"]) == (-8.0, -8.0)
+
+
+_KILLED = """
+import pathlib, sys
+sys.path.insert(0, {tests!r})
+from test_multi_agent import MIXED, WHO, config
+import agentkit
+agentkit.run(config(pathlib.Path({folder!r}), MIXED, WHO, "agentkit:come_and_go", 100_000, checkpoint_period=40))
+"""
+
+
+@pytest.mark.full
+def test_a_run_that_was_killed_goes_on_as_one_that_never_stopped(tmp_path):
+    folder = tmp_path / "killed"
+    code = _KILLED.format(tests=str(pathlib.Path(__file__).parent), folder=str(folder))
+    with subprocess.Popen([sys.executable, "-c", code]) as process:
+        deadline = time.monotonic() + 200
+        while checkpoint.steps(folder / "checkpoints") == [] and time.monotonic() < deadline:
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.kill()
+    step = saved(folder)["num_steps"]
+    agentkit.resume(folder, num_steps=step + 60)
+    agentkit.run(config(tmp_path / "whole", MIXED, WHO, "agentkit:come_and_go", step + 60, checkpoint_period=40))
+    one, other = saved(tmp_path / "whole"), saved(folder)
+    for name in ("learner", "actors", "loop", "counter"):
+        assert_equal(one[name], other[name])
