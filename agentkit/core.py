@@ -188,14 +188,6 @@ class MultiAgentEnvironment(abc.ABC):
     def step(self, actions: Mapping[AgentId, Nest]) -> dict[AgentId, dm_env.TimeStep]:
         """Takes the actions of the ids that are to act."""
 
-    def observation_spec(self) -> dict[AgentId, Nest]:
-        """Returns the observation specs by id."""
-        return {agent_id: spec.observations for agent_id, spec in self.agent_specs().items()}
-
-    def action_spec(self) -> dict[AgentId, Nest]:
-        """Returns the action specs by id."""
-        return {agent_id: spec.actions for agent_id, spec in self.agent_specs().items()}
-
     def state_spec(self) -> Nest | None:
         """Returns the spec of what a centralised critic may see; None where there is no such state."""
         return None

@@ -17,6 +17,7 @@ with warnings.catch_warnings():
 from agentkit import envs  # noqa: E402
 from agentkit.envs.multi_agent.resumable import ResumableMultiAgentEnvironment  # noqa: E402
 from agentkit.envs.pettingzoo import ParallelEnvironment, TurnsEnvironment, make  # noqa: E402
+from agentkit.envs.pettingzoo_export import PettingZooExport  # noqa: E402
 from agentkit.errors import ConfigError, MissingExtraError, SpecError, UnknownNameError  # noqa: E402
 from agentkit.specs import ACTION_MASK  # noqa: E402
 from agentkit.testing.multi_agent import MultiAgentEnvironmentContract, rollout  # noqa: E402
@@ -284,3 +285,32 @@ def test_pettingzoos_own_parallel_test_passes_after_agentkit_has_played():
     for _ in rollout(environment, 30):
         pass
     parallel_api_test(environment.pettingzoo_environment, num_cycles=60)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "agentkit:tic_tac_toe",
+        "agentkit:matrix_game",
+        "pettingzoo:classic/tictactoe_v3",
+        pytest.param("pettingzoo:mpe/simple_spread_v3", marks=pytest.mark.full),
+        pytest.param("pettingzoo:sisl/pursuit_v5", marks=pytest.mark.full),
+    ],
+)
+def test_pettingzoos_own_test_passes_on_what_agentkit_gives_back(name):
+    environment = PettingZooExport(envs.make_multi_agent(name))
+    api_test(environment, num_cycles=60)
+
+
+def test_an_environment_that_went_to_pettingzoo_and_back_is_the_same():
+    """Rewards between turns, both ends, ids that come late and observations that lack go through both adapters."""
+    around = TurnsEnvironment(PettingZooExport(TurnsEnvironment(Turns())))
+    assert given(around) == given(TurnsEnvironment(Turns()))
+
+
+def test_an_agent_that_comes_back_cannot_be_given_to_pettingzoo():
+    environment = TurnsEnvironment(PettingZooExport(envs.make_multi_agent("agentkit:come_and_go")))
+    with pytest.raises(ConfigError, match="came back in the same episode"):
+        for _ in rollout(environment, 400):
+            pass
