@@ -76,6 +76,7 @@ from agentkit.networks.recurrent import (
     unroll_after_burn_in,
 )
 from agentkit.networks.residual import ResidualTorso, residual_torso
+from agentkit.networks.simba import simba_torso
 from agentkit.networks.tanh_normal import TanhNormal, mode, sample, sample_and_log_prob
 from agentkit.networks.team import Team, active_agents, of_each_agent, seen_by_all, team_of
 from agentkit.networks.torsos import (
@@ -178,6 +179,7 @@ __all__ = [
     "separate_policy_value",
     "shallow_torso",
     "share_at_edge",
+    "simba_torso",
     "state_spec",
     "state_value",
     "std",
