@@ -41,6 +41,7 @@ _AGENTS = {
     "bc": About(("discrete", "continuous"), "offline"),
     "c51": _DISCRETE,
     "cql": _OFFLINE_CONTINUOUS,
+    "crossq": _CONTINUOUS,
     "crr": _OFFLINE_CONTINUOUS,
     "d4pg": _CONTINUOUS,
     "ddpg": _CONTINUOUS,

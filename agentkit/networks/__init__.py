@@ -2,6 +2,7 @@
 
 from agentkit.networks.action_mask import action_mask, mask_illegal, mean_legal, refuse_action_mask
 from agentkit.networks.action_values import value_network
+from agentkit.networks.batch_renorm import batch_renorm, renormalized_critic
 from agentkit.networks.continuous import (
     ActorCriticNetworks,
     action_value,
@@ -129,6 +130,7 @@ __all__ = [
     "active_agents",
     "actor_critic_networks",
     "as_recurrent",
+    "batch_renorm",
     "categorical_mean",
     "check_core",
     "check_policy_actions",
@@ -171,6 +173,7 @@ __all__ = [
     "recurrent_network",
     "recurrent_policy_value",
     "refuse_action_mask",
+    "renormalized_critic",
     "residual_torso",
     "sample",
     "sample_and_log_prob",
