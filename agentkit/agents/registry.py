@@ -58,6 +58,7 @@ _AGENTS = {
     "mpo": _CONTINUOUS,
     "munchausen_dqn": _DISCRETE,
     "npg": _ON_POLICY,
+    "pqn": About(("discrete",), "on-policy"),
     "ppo": About(ALL_ACTIONS, "on-policy", recurrent=True),
     "qmix": About(("team",), "off-policy"),
     "qr_dqn": _DISCRETE,

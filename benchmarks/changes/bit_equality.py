@@ -32,7 +32,7 @@ CONTINUOUS = (
     "cql", "crossq", "crr", "d4pg", "ddpg", "droq", "iql", "mpo", "recurrent_sac", "redq", "sac", "td3", "td3_bc",
     "tqc",
 )  # fmt: skip
-ON_POLICY = ("a2c", "impala", "npg", "ppo", "reinforce", "trpo")
+ON_POLICY = ("a2c", "impala", "npg", "pqn", "ppo", "reinforce", "trpo")
 SEQUENCES = {"sequence_length": 8, "sequence_period": 4, "min_replay_size": 4}
 # A setting that was renamed stands here under both names: each commit takes the one it knows.
 OF_AN_AGENT: dict[str, dict[str, Any]] = {
@@ -41,6 +41,7 @@ OF_AN_AGENT: dict[str, dict[str, Any]] = {
     "droq": {"updates_per_step": 2.0, "updates_per_call": 2, "policy_period": 2, "policy_delay": 2},
     "crossq": {"critic_hidden_sizes": (16,), "policy_delay": 2},
     "mpo": {"num_samples": 4},
+    "pqn": {"num_minibatches": 2},
     "gumbel_muzero": {
         **SEQUENCES,
         "model_size": 16,

@@ -34,7 +34,7 @@ from tests.experiment.on_device_runs import (
 )
 
 SMALL = {"hidden_sizes": (4,), "segment_length": 5}
-ON_POLICY = ["a2c", "impala", "npg", "ppo", "reinforce", "trpo"]
+ON_POLICY = ["a2c", "impala", "npg", "pqn", "ppo", "reinforce", "trpo"]
 
 
 def make_loop(environment, num_envs=4, name="a2c", **settings):
