@@ -52,8 +52,8 @@ def train(
         seed: every random choice follows from it.
         preset: "auto" for settings that are known to work in this environment (see `agentkit.presets`), "none", or
             another environment's name for its settings.
-        torso: what turns observations into features: "nature", "shallow", "impala", "drq", "flatten" or a function, see
-            docs/environments.md; None for what the agent and the observation ask for.
+        torso: what turns observations into features: "nature", "shallow", "impala", "drq", "simba", "flatten" or a
+            function, see docs/environments.md; None for what the agent and the observation ask for.
         normalize: "observations", "rewards" or both, with a comma or as a list: see `agents.addons.with_normalization`.
         views: what the model sees of the past, by name, in the place of the observation; see docs/views.md.
         **settings: fields of the agent's `Config` (``learning_rate``, ...), of `ExperimentConfig` (``run_directory``,

@@ -58,7 +58,7 @@ def tell_counts(state: Nest, *, steps: Array, updates: Array) -> Nest:
 
 
 def adam(
-    learning_rate: float | Schedule, max_grad_norm: float | None = None, *, epsilon: float = 1e-8
+    learning_rate: float | Schedule, max_grad_norm: float | None = None, *, epsilon: float = 1e-8, b1: float = 0.9
 ) -> optax.GradientTransformation:
     """Builds Adam (Kingma & Ba 2015), after clipping the gradients to a global norm if one is given.
 
@@ -69,13 +69,14 @@ def adam(
         learning_rate: the step size; a schedule stands where `tell_counts` told it last, at first at 0.
         max_grad_norm: largest global norm; None for no clipping.
         epsilon: added to the root of the second moment.
+        b1: decay of the first moment.
     """
     import optax  # Not at import time: actors load this file, and optimise nothing.
 
     if callable(learning_rate):
-        optimizer = optax.chain(optax.scale_by_adam(eps=epsilon), _scale_by_schedule(learning_rate))
+        optimizer = optax.chain(optax.scale_by_adam(b1, eps=epsilon), _scale_by_schedule(learning_rate))
     else:
-        optimizer = optax.adam(learning_rate, eps=epsilon)
+        optimizer = optax.adam(learning_rate, b1, eps=epsilon)
     if max_grad_norm is not None:
         optimizer = optax.chain(optax.clip_by_global_norm(max_grad_norm), optimizer)
     return optax.flatten(optimizer)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from agentkit.losses.policy_gradient import masked_mean as masked_mean
     from agentkit.losses.policy_gradient import policy_gradient_loss as policy_gradient_loss
     from agentkit.losses.policy_gradient import standardize as standardize
+    from agentkit.losses.recurrent import lambda_returns as lambda_returns
     from agentkit.losses.recurrent import loss_mask as loss_mask
     from agentkit.losses.recurrent import n_step_double_q_learning_error as n_step_double_q_learning_error
     from agentkit.losses.recurrent import n_step_returns as n_step_returns
@@ -84,6 +85,7 @@ __all__ = [
     "exponential_weights",
     "generalized_advantages",
     "huber",
+    "lambda_returns",
     "loss_mask",
     "masked",
     "masked_mean",

@@ -98,14 +98,28 @@ def n_step_returns(r_t: Array, discount_t: Array, v_t: Array, has_action_tm1: Ar
         has_action_tm1: see `has_action`, ``[B, T]``.
         n: rewards in a sum at most, >= 1.
     """
-    # What comes after the last row is no part of the sum, whatever lambda is there.
-    lambda_t = jnp.concatenate([has_action_tm1[:, 1:], jnp.ones_like(has_action_tm1[:, :1])], axis=1)
 
     def sums(r: Array, discount: Array, v: Array, lambda_: Array) -> jax.Array:
         return rlax.n_step_bootstrapped_returns(r, discount, v, n, lambda_)
 
-    returns: jax.Array = jax.vmap(sums)(r_t, discount_t, v_t, lambda_t)
+    returns: jax.Array = jax.vmap(sums)(r_t, discount_t, v_t, _goes_on(has_action_tm1))
     return returns
+
+
+def lambda_returns(r_t: Array, discount_t: Array, v_t: Array, has_action_tm1: Array, lambda_: float) -> jax.Array:
+    """Returns lambda returns ``[B, T]``, r_t + discount_t ((1 - lambda) v_t + lambda return_t) (Sutton & Barto 2018).
+
+    They end where the sequence does, and before a row without an action, whose value they bootstrap from. Rows without
+    an action get a number that means nothing. Arguments are those of `n_step_returns`, but for `lambda_` in [0, 1].
+    """
+    goes_on = _goes_on(has_action_tm1)
+    returns: jax.Array = jax.vmap(rlax.lambda_returns)(r_t, discount_t, v_t, lambda_ * goes_on)
+    return returns
+
+
+def _goes_on(has_action_tm1: Array) -> jax.Array:
+    """Returns 0 where a row without an action follows, else 1, ``[B, T]``; what comes after the last row is no part."""
+    return jnp.concatenate([has_action_tm1[:, 1:], jnp.ones_like(has_action_tm1[:, :1])], axis=1)
 
 
 def _chosen(values: Array, action: Array) -> jax.Array:

@@ -2,6 +2,7 @@
 
 from agentkit.networks.action_mask import action_mask, mask_illegal, mean_legal, refuse_action_mask
 from agentkit.networks.action_values import value_network
+from agentkit.networks.batch_renorm import batch_renorm, renormalized_critic
 from agentkit.networks.continuous import (
     ActorCriticNetworks,
     action_value,
@@ -76,6 +77,7 @@ from agentkit.networks.recurrent import (
     unroll_after_burn_in,
 )
 from agentkit.networks.residual import ResidualTorso, residual_torso
+from agentkit.networks.simba import simba_torso
 from agentkit.networks.tanh_normal import TanhNormal, mode, sample, sample_and_log_prob
 from agentkit.networks.team import Team, active_agents, of_each_agent, seen_by_all, team_of
 from agentkit.networks.torsos import (
@@ -128,6 +130,7 @@ __all__ = [
     "active_agents",
     "actor_critic_networks",
     "as_recurrent",
+    "batch_renorm",
     "categorical_mean",
     "check_core",
     "check_policy_actions",
@@ -170,6 +173,7 @@ __all__ = [
     "recurrent_network",
     "recurrent_policy_value",
     "refuse_action_mask",
+    "renormalized_critic",
     "residual_torso",
     "sample",
     "sample_and_log_prob",
@@ -178,6 +182,7 @@ __all__ = [
     "separate_policy_value",
     "shallow_torso",
     "share_at_edge",
+    "simba_torso",
     "state_spec",
     "state_value",
     "std",

@@ -15,6 +15,7 @@ from agentkit import specs
 from agentkit.errors import SpecError, unknown_name
 from agentkit.networks.drq import drq_torso
 from agentkit.networks.residual import residual_torso
+from agentkit.networks.simba import simba_torso
 from agentkit.networks.torsos import Torso, flatten_torso, nature_torso, shallow_torso, to_unit_image
 from agentkit.networks.torsos import torso as any_torso
 from agentkit.specs import is_image
@@ -25,6 +26,7 @@ TORSOS: dict[str, Torso] = {
     "shallow": shallow_torso,
     "impala": residual_torso,
     "drq": drq_torso,
+    "simba": simba_torso,
     "flatten": flatten_torso,
 }
 """Torsos that ``make_agent(torso="NAME")`` and ``--torso NAME`` take by name."""

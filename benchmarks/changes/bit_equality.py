@@ -29,28 +29,19 @@ from agentkit.envs.reach_goal import BitFlip
 REPLAY = {"min_replay_size": 20, "batch_size": 8, "replay_size": 1_000}
 SMALL = {"hidden_sizes": (16,)}
 CONTINUOUS = (
-    "cql",
-    "crr",
-    "d4pg",
-    "ddpg",
-    "droq",
-    "iql",
-    "mpo",
-    "recurrent_sac",
-    "redq",
-    "sac",
-    "td3",
-    "td3_bc",
+    "cql", "crossq", "crr", "d4pg", "ddpg", "droq", "iql", "mpo", "recurrent_sac", "redq", "sac", "td3", "td3_bc",
     "tqc",
-)
-ON_POLICY = ("a2c", "impala", "npg", "ppo", "reinforce", "trpo")
+)  # fmt: skip
+ON_POLICY = ("a2c", "impala", "npg", "pqn", "ppo", "reinforce", "trpo")
 SEQUENCES = {"sequence_length": 8, "sequence_period": 4, "min_replay_size": 4}
 # A setting that was renamed stands here under both names: each commit takes the one it knows.
 OF_AN_AGENT: dict[str, dict[str, Any]] = {
     "r2d2": {**SEQUENCES, "core_size": 8, "lstm_size": 8, "burn_in": 2, "updates_per_step": 0.5},
     "redq": {"updates_per_step": 2.0, "updates_per_call": 2, "policy_period": 2, "policy_delay": 2, "num_critics": 4},
     "droq": {"updates_per_step": 2.0, "updates_per_call": 2, "policy_period": 2, "policy_delay": 2},
+    "crossq": {"critic_hidden_sizes": (16,), "policy_delay": 2},
     "mpo": {"num_samples": 4},
+    "pqn": {"num_minibatches": 2},
     "gumbel_muzero": {
         **SEQUENCES,
         "model_size": 16,

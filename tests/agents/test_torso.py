@@ -58,7 +58,9 @@ def test_the_stock_torso_handed_in_changes_no_bit(name: str) -> None:
 
 def test_what_cannot_be_a_torso_is_refused_where_the_agent_is_made() -> None:
     make_agent = registry.module("dqn").make_agent
-    with pytest.raises(ConfigError, match=r"torso= to be a function.*nature, shallow, impala, drq, flatten; found 3"):
+    with pytest.raises(
+        ConfigError, match=r"torso= to be a function.*nature, shallow, impala, drq, simba, flatten; found 3"
+    ):
         make_agent(torso=3)
     with pytest.raises(UnknownNameError, match="Did you mean 'impala'"):
         make_agent(torso="imapla")

@@ -34,7 +34,7 @@ from tests.experiment.on_device_runs import (
 )
 
 SMALL = {"hidden_sizes": (4,), "segment_length": 5}
-ON_POLICY = ["a2c", "impala", "npg", "ppo", "reinforce", "trpo"]
+ON_POLICY = ["a2c", "impala", "npg", "pqn", "ppo", "reinforce", "trpo"]
 
 
 def make_loop(environment, num_envs=4, name="a2c", **settings):
@@ -233,7 +233,7 @@ def test_a_reward_that_is_nan_ends_the_run():
 def test_all_agents_that_learn_from_segments_run(name, settings):
     if settings and "core_size" not in {field.name for field in dataclasses.fields(registry.config_class(name))}:
         pytest.skip("it has no memory")
-    minibatches = {"num_minibatches": 1} if name == "ppo" else {}
+    minibatches = {"num_minibatches": 1} if name in ("ppo", "pqn") else {}
     loop, init = make_loop(MemoryChain(2), name=name, **settings, **minibatches)
     before = jax.tree.map(np.asarray, init(jax.random.PRNGKey(0)))
     chunk = loop.run(*begin(loop, init), target=10**9, num_rounds=3)

@@ -15,6 +15,7 @@ from tests.experiment.own_parts import OwnModule
 
 KEY = jax.random.PRNGKey(0)
 RNG = np.random.default_rng(0)
+LAYER_NORMS = {"layer_norm", "layer_norm_1", "layer_norm_2"}
 
 
 def apply(torso: Any, spec: Any, observation: Any) -> jax.Array:
@@ -97,9 +98,33 @@ def test_named_torsos_have_the_layers_that_their_names_promise() -> None:
     assert modules("nature", {"image": image, "speed": speed}) == {"atari_torso"}
     assert modules("shallow", {"image": image, "speed": speed}) == {"shallow_torso"}
     assert modules("impala", {"image": image, "speed": speed}) == {"residual_torso"}
+    assert modules("simba", speed) == {"linear", *(f"linear_{i}" for i in range(1, 5)), *LAYER_NORMS}
     assert modules("flatten", {"image": image, "speed": speed}) == set()
     for name in ("nature", "shallow", "impala"):
         with pytest.raises(SpecError, match=rf"torso '{name}' is for images.*shapes \[\[2\]\]"):
             modules(name, speed)
     with pytest.raises(UnknownNameError, match=r"Unknown torso 'natur'. Did you mean 'nature'"):
         networks.torso_named("natur")
+
+
+def test_simbas_network_by_hand() -> None:
+    """Of one block: each normalisation is in front of its layers, and what comes in is added to what they give."""
+    x = RNG.normal(size=(3, 2)).astype(np.float32)
+    network = networks.make_network(
+        functools.partial(networks.simba_torso, width=5, num_blocks=1), specs.Array((2,), np.float32)
+    )
+    params = jax.tree.map(lambda leaf: RNG.normal(size=leaf.shape).astype(np.float32), network.init(KEY))
+
+    def linear(name: str, x: np.ndarray) -> np.ndarray:
+        return x @ params[name]["w"] + params[name]["b"]
+
+    def normalize(name: str, x: np.ndarray) -> np.ndarray:
+        centred = x - x.mean(axis=1, keepdims=True)
+        scaled = centred / np.sqrt(x.var(axis=1, keepdims=True) + 1e-5)
+        return scaled * params[name]["scale"] + params[name]["offset"]
+
+    first = linear("linear", x)
+    inner = np.maximum(linear("linear_1", normalize("layer_norm", first)), 0.0)
+    assert inner.shape == (3, 20)
+    expected = normalize("layer_norm_1", first + linear("linear_2", inner))
+    np.testing.assert_allclose(network.apply(params, x), expected, rtol=1e-3, atol=1e-4)

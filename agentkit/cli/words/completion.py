@@ -28,7 +28,7 @@ _VALUES = {
     "init_checkpoint": ("best", "newest"),
     "log": ("jsonl", "mlflow", "tensorboard", "wandb"),
     "normalize": ("observations", "rewards", "observations,rewards"),
-    "torso": ("drq", "flatten", "impala", "nature", "shallow"),
+    "torso": ("drq", "flatten", "impala", "nature", "shallow", "simba"),
 }
 """The values of options that also take others, by the name of their argument."""
 _MAX_FOLDERS = 500

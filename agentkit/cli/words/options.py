@@ -221,8 +221,8 @@ def add_agent_settings(parser: Parser) -> None:
     parser.add_argument(
         "--torso",
         metavar="NAME",
-        help="what turns observations into features: nature, shallow, impala, drq, flatten, or MODULE:NAME of your own"
-        "; default: what they ask for",
+        help="what turns observations into features: nature, shallow, impala, drq, simba, flatten, or MODULE:NAME of "
+        "your own; default: what they ask for",
     )
     parser.add_argument(
         "--view",
