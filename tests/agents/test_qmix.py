@@ -72,7 +72,7 @@ def test_agents_that_are_alike_share_parameters_and_see_who_they_are() -> None:
     assert changed.tolist() == [False, True, False], "an agent's values depend on what another one sees"
 
 
-@pytest.mark.parametrize("environment", [make_hints, "agentkit:two_step_game"])
+@pytest.mark.parametrize("environment", [make_hints, "team:agentkit:two_step_game"])
 def test_no_agents_value_lowers_the_teams_and_the_state_decides_by_how_much_each_raises_it(environment: Any) -> None:
     spec, networks = networks_of(environment)
     seen, num_agents = observations_of(spec, 64), len(networks.team.ids)
@@ -89,7 +89,7 @@ def test_no_agents_value_lowers_the_teams_and_the_state_decides_by_how_much_each
 
 def test_the_monotonic_mixture_is_the_papers() -> None:
     """Its hypernetworks by numpy, of parameters that are drawn."""
-    spec, networks = networks_of("agentkit:two_step_game", mixing_size=4)
+    spec, networks = networks_of("team:agentkit:two_step_game", mixing_size=4)
     params, seen = networks.init(KEY), observations_of(spec, 5)
     leaves = params.mixer
     layers = [leaves[name] for name in ("linear", "linear_1", "linear_2", "linear_3", "linear_4")]
@@ -103,7 +103,7 @@ def test_the_monotonic_mixture_is_the_papers() -> None:
 
 def tabular(q: Any) -> qmix.Networks:
     """Values that are the parameters, for two agents, whose sum is the team's."""
-    spec, _ = networks_of("agentkit:two_step_game")
+    spec, _ = networks_of("team:agentkit:two_step_game")
     return qmix.Networks(
         init=lambda key: q,
         q_values=lambda params, o: params[o["agents"]["agent_1"][:, 0].astype(int)],
@@ -193,13 +193,13 @@ GAME = {
 
 @pytest.mark.full
 def test_qmix_finds_the_8_of_the_two_step_game() -> None:
-    assert learns(qmix.make_agent(qmix.Config(**GAME)), "agentkit:two_step_game", 4_000, 8.0) == [8.0] * 3
+    assert learns(qmix.make_agent(qmix.Config(**GAME)), "team:agentkit:two_step_game", 4_000, 8.0) == [8.0] * 3
 
 
 @pytest.mark.full
 def test_vdn_prefers_its_7_which_no_sum_of_values_can_tell_from_the_matrix_of_8() -> None:
     agent = qmix.make_agent(qmix.Config(**GAME, mixer="sum"))
-    assert learns(agent, "agentkit:two_step_game", 4_000, 7.0) == [7.0] * 3
+    assert learns(agent, "team:agentkit:two_step_game", 4_000, 7.0) == [7.0] * 3
 
 
 @pytest.mark.full
