@@ -165,7 +165,7 @@ LEARNING = {"hidden_sizes": (32,), "segment_length": 32, "learning_rate": 3e-3}
 def test_it_coordinates_in_the_two_step_game(critic: Any) -> None:
     """7 needs no coordination, 8 does."""
     agent = mappo.make_agent(mappo.Config(**LEARNING, critic=critic))
-    learns(agent, "team:agentkit:two_step_game", num_steps=8_000, threshold=8.0, num_envs=8)
+    learns(agent, "team:agentkit:two_step_game", num_steps=6_000, threshold=8.0, num_envs=8)
 
 
 @pytest.mark.full
