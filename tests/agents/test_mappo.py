@@ -172,4 +172,4 @@ def test_it_coordinates_in_the_two_step_game(critic: Any) -> None:
 def test_it_learns_where_agents_differ_have_masks_and_end_apart() -> None:
     """On average 15 is perfect and 7.5 chance: each of three is paid for what it alone is shown."""
     config = mappo.Config(**LEARNING, discount=0.5)
-    learns(mappo.make_agent(config), make_hints, num_steps=12_000, threshold=14.0, num_episodes=50, num_envs=8)
+    learns(mappo.make_agent(config), make_hints, num_steps=6_000, threshold=14.0, num_episodes=50, num_envs=8)
