@@ -94,7 +94,8 @@ def test_the_monotonic_mixture_is_the_papers() -> None:
     leaves = params.mixer
     layers = [leaves[name] for name in ("linear", "linear_1", "linear_2", "linear_3", "linear_4")]
     first, bias, final, inner, last = (lambda x, p=p: x @ np.asarray(p["w"]) + np.asarray(p["b"]) for p in layers)
-    state, values = seen["state"], np.random.default_rng(1).normal(size=(5, 2)).astype(np.float32)
+    state = np.concatenate([seen["active"], seen["state"]], axis=1)
+    values = np.random.default_rng(1).normal(size=(5, 2)).astype(np.float32)
     hidden = np.einsum("bn,bns->bs", values, np.abs(first(state)).reshape(5, 2, 4)) + bias(state)
     hidden = np.where(hidden > 0, hidden, np.exp(np.minimum(hidden, 0)) - 1)
     expected = np.sum(hidden * np.abs(final(state)), 1) + last(np.maximum(inner(state), 0))[:, 0]
