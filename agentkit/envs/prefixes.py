@@ -23,7 +23,6 @@ _OWN = {
     "deep_sea": "deep_sea.DeepSea",
     "memory_chain": "memory_chain.MemoryChain",
     "point_mass": "point_mass.PointMass",
-    "two_step_game": "two_step_game.TwoStepGame",
 }
 SIMULATORS = {
     "atari": "Breakout",
@@ -39,6 +38,7 @@ SIMULATORS = {
     "minatar": "Breakout",
     "minigrid": "DoorKey-5x5",
     "robotics": "PointMaze_UMaze",
+    "team": "pettingzoo:mpe/simple_spread_v3",
 }
 """Prefixes of simulators, each with the name of one of its environments."""
 GYMNASIUM_PREFIXES = ("gymnasium", "gymnasium_vector", "atari", "metaworld", "minigrid", "robotics")
@@ -50,6 +50,7 @@ OWN_OF_SEVERAL_AGENTS = {
     "come_and_go": "come_and_go.ComeAndGo",
     "matrix_game": "matrix_game.MatrixGame",
     "tic_tac_toe": "tic_tac_toe.TicTacToe",
+    "two_step_game": "two_step_game.TwoStepGame",
 }
 """agentkit's own environments of several agents, each with its file in ``agentkit/envs/multi_agent`` and its class."""
 

@@ -9,8 +9,21 @@ import dm_env
 import numpy as np
 
 from agentkit import specs
+from agentkit.core import MultiAgentEnvironment
+from agentkit.envs.multi_agent.loading import make_multi_agent
 from agentkit.errors import SpecError
 from agentkit.types import Nest
+
+
+def make(name: str, seed: int = 0, **settings: Any) -> TeamEnvironment:
+    """Makes a team of an environment of several agents by name, such as ``pettingzoo:mpe/simple_spread_v3``.
+
+    Args:
+        name: as `envs.make_multi_agent` takes it.
+        seed: seeds everything.
+        **settings: go to the environment.
+    """
+    return TeamEnvironment(make_multi_agent(name, seed, raw=True, **settings))
 
 
 @final
@@ -31,23 +44,20 @@ class TeamEnvironment(dm_env.Environment):
     team's last step, the discount is 1, and those that terminated are not active: nothing is bootstrapped from them.
 
     Args:
-        environment: all of whose agents act at each step. It has ``agent_specs() -> {id: EnvironmentSpec}``,
-            ``reset() -> {id: TimeStep}``, ``step({id: action}) -> {id: TimeStep}`` of those that have not ended, and
-            ``state_spec()``, which is None where there is no ``state()``.
+        environment: of agents that all act at each step until they end.
 
     Raises:
         SpecError: it is of one agent. In an episode: agents take turns, come late or come back, are truncated while
             others go on, or have discounts that differ.
     """
 
-    def __init__(self, environment: Any):
-        missing = [name for name in ("agent_specs", "state_spec") if not callable(getattr(environment, name, None))]
-        if missing:
+    def __init__(self, environment: MultiAgentEnvironment):
+        if not isinstance(environment, MultiAgentEnvironment):
             raise SpecError(
-                f"A team needs an environment of several agents, found {type(environment).__name__} without "
-                f"{' and '.join(missing)}. For one agent leave the team out."
+                f"A team needs an environment of several agents, found {type(environment).__name__}. "
+                "agentkit.envs.make_multi_agent makes them, of PettingZoo's too; for one agent leave the team out."
             )
-        self._environment = environment
+        self._environment: Any = environment
         self._specs = dict(sorted(environment.agent_specs().items()))
         self._ids = list(self._specs)
         self._has_state = environment.state_spec() is not None

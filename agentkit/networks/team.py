@@ -93,7 +93,8 @@ def of_each_agent(team: Team, observation: Nest, torso: Torso, head: Head) -> ja
     Returns:
         Outputs ``[B, N, K]``; where kinds have fewer, `specs.ILLEGAL_VALUE` fills up to the most.
     """
-    identities, found = np.eye(len(team.ids), dtype=np.float32), {}
+    identities = np.eye(len(team.ids), dtype=np.float32)
+    found: dict[int, Array] = {}
     for kind in team.kinds:
         each = [observation["agents"][team.ids[i]] for i in kind]
         own = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *each)  # [n B, ...]

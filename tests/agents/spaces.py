@@ -13,7 +13,7 @@ NUM_ACTIONS, EPISODE = 5, 8
 
 def environment_of(agent: str) -> str:
     """A small environment of agentkit's own with actions that a registered agent takes."""
-    kinds = {"discrete": "agentkit:catch", "continuous": "agentkit:point_mass", "team": "agentkit:two_step_game"}
+    kinds = {"discrete": "agentkit:catch", "continuous": "agentkit:point_mass", "team": "team:agentkit:two_step_game"}
     return next(environment for kind, environment in kinds.items() if kind in registry.about(agent).actions)
 
 

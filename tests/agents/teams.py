@@ -6,13 +6,14 @@ import dm_env
 import numpy as np
 
 from agentkit import envs, specs
+from agentkit.core import MultiAgentEnvironment
 from agentkit.envs.team import TeamEnvironment
 
 LENGTH = 6
 _NUM_ACTIONS = {"ann": 2, "ben": 2, "cy": 3}
 
 
-class Hints:
+class Hints(MultiAgentEnvironment):
     """Three agents are rewarded for the action that each is shown; ann ends after 1 to 5 steps, the others after 6.
 
     Ann and ben are alike and choose one of 2; cy chooses one of 3, of which a mask rules one out. To take that raises
@@ -67,9 +68,6 @@ class Hints:
             )
             for agent, count in _NUM_ACTIONS.items()
         }
-
-    def state_spec(self) -> None:
-        return None
 
 
 def make_hints(seed: int, strict: bool = False) -> TeamEnvironment:

@@ -76,7 +76,7 @@ def test_policies_see_their_own_and_the_critic_the_state_too_unless_it_is_ippos(
     critic: Any, part: str, expected: list[bool]
 ) -> None:
     """What changes is the state, or what agent_2 sees; asked is whether an agent's value does."""
-    spec = specs.make_environment_spec(envs.make("agentkit:two_step_game"))
+    spec = specs.make_environment_spec(envs.make("team:agentkit:two_step_game"))
     networks = mappo.make_agent(mappo.Config(hidden_sizes=(8,), critic=critic)).make_networks(spec)
     rows = jax.tree.map(
         lambda leaf: np.full((2, *leaf.shape), 0.5, np.float32), spec.observations, is_leaf=specs.is_spec
@@ -165,11 +165,11 @@ LEARNING = {"hidden_sizes": (32,), "segment_length": 32, "learning_rate": 3e-3}
 def test_it_coordinates_in_the_two_step_game(critic: Any) -> None:
     """7 needs no coordination, 8 does."""
     agent = mappo.make_agent(mappo.Config(**LEARNING, critic=critic))
-    learns(agent, "agentkit:two_step_game", num_steps=8_000, threshold=8.0, num_envs=8)
+    learns(agent, "team:agentkit:two_step_game", num_steps=6_000, threshold=8.0, num_envs=8)
 
 
 @pytest.mark.full
 def test_it_learns_where_agents_differ_have_masks_and_end_apart() -> None:
     """On average 15 is perfect and 7.5 chance: each of three is paid for what it alone is shown."""
     config = mappo.Config(**LEARNING, discount=0.5)
-    learns(mappo.make_agent(config), make_hints, num_steps=12_000, threshold=14.0, num_episodes=50, num_envs=8)
+    learns(mappo.make_agent(config), make_hints, num_steps=6_000, threshold=14.0, num_episodes=50, num_envs=8)

@@ -16,7 +16,11 @@ from tests import form
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "agents"
 SECTIONS = ["Paper", "Differences from the paper", "Settings that matter", "Metrics", "Run it", "Results"]
-ENVIRONMENTS = {"discrete": "agentkit:catch", "continuous": "agentkit:point_mass", "team": "agentkit:two_step_game"}
+ENVIRONMENTS = {
+    "discrete": "agentkit:catch",
+    "continuous": "agentkit:point_mass",
+    "team": "team:agentkit:two_step_game",
+}
 NEEDS = {"gumbel_muzero": "mctx"}
 
 

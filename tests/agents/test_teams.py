@@ -55,10 +55,10 @@ def test_it_learns_from_reverb(name: str) -> None:
 def test_a_run_by_name_is_resumed_judged_and_loaded(tmp_path: pathlib.Path) -> None:
     settings: dict[str, Any] = {"min_replay_size": 20, "batch_size": 8, "hidden_sizes": (8,), "updates_per_step": 0.5}
     folder = tmp_path / "run"
-    agentkit.train("qmix", "agentkit:two_step_game", 60, run_directory=folder, progress=False, **settings)
+    agentkit.train("qmix", "team:agentkit:two_step_game", 60, run_directory=folder, progress=False, **settings)
     assert agentkit.resume(folder, num_steps=90).steps == 90
     place = np.float32([1, 0, 0])
     observation = {"agents": {"agent_1": place, "agent_2": place}, "state": place}
     action = agentkit.load(folder).select_action(observation)
-    for name, spec in agentkit.envs.make("agentkit:two_step_game").action_spec().items():
+    for name, spec in agentkit.envs.make("team:agentkit:two_step_game").action_spec().items():
         spec.validate(action[name])

@@ -9,6 +9,7 @@ from agentkit.envs.multi_agent.come_and_go import ComeAndGo
 from agentkit.envs.multi_agent.matrix_game import MatrixGame
 from agentkit.envs.multi_agent.resumable import ResumableMultiAgentEnvironment
 from agentkit.envs.multi_agent.tic_tac_toe import TicTacToe
+from agentkit.envs.multi_agent.two_step_game import TwoStepGame
 from agentkit.errors import CheckpointError, ConfigError, SpecError, UnknownNameError
 from agentkit.specs import ACTION_MASK, Array, BoundedArray, DiscreteArray
 from agentkit.testing.multi_agent import MultiAgentEnvironmentContract, rollout
@@ -22,6 +23,11 @@ class TestMatrixGame(MultiAgentEnvironmentContract):
 class TestTicTacToe(MultiAgentEnvironmentContract):
     def make_environment(self):
         return ResumableMultiAgentEnvironment(TicTacToe(), seed=3)
+
+
+class TestTwoStepGame(MultiAgentEnvironmentContract):
+    def make_environment(self):
+        return ResumableMultiAgentEnvironment(TwoStepGame(), seed=3)
 
 
 class TestComeAndGo(MultiAgentEnvironmentContract):

@@ -7,7 +7,7 @@ from agentkit import envs
 from agentkit.errors import ConfigError
 from agentkit.testing.environment import BatchedEnvironmentContract, EnvironmentContract
 
-NAMES = ["bandit", "bit_flip", "catch", "deep_sea", "memory_chain", "point_mass", "two_step_game"]
+NAMES = ["bandit", "bit_flip", "catch", "deep_sea", "memory_chain", "point_mass"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -65,7 +65,6 @@ def bit_flip_policy(observation, first):
         ("deep_sea", lambda o, f: 1, 0.99),
         ("memory_chain", lambda o, f: int(f[0] > 0), 1.0),
         ("point_mass", lambda o, f: np.clip(-o / 0.25, -1, 1), -0.53),
-        ("two_step_game", lambda o, f: {"agent_1": np.int32(1), "agent_2": np.int32(1)}, 8.0),
     ],
 )
 def test_optimal_policy_has_the_documented_return(name, policy, expected):

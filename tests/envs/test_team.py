@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 
 from agentkit import envs, specs
+from agentkit.core import MultiAgentEnvironment
 from agentkit.envs.team import TeamEnvironment
-from agentkit.errors import SpecError
+from agentkit.errors import SpecError, UnknownNameError
 from agentkit.testing.environment import EnvironmentContract
 from tests.agents.teams import make_hints
 
 STEP_TYPES = {"first": dm_env.StepType.FIRST, "mid": dm_env.StepType.MID, "last": dm_env.StepType.LAST}
 
 
-class Script:
+class Script(MultiAgentEnvironment):
     """Gives a list of steps: by agent id (step type, reward, discount), and what it sees is the number of the step."""
 
     def __init__(self, *steps: dict[str, tuple[str, float | None, float | None]], state: bool = False):
@@ -147,12 +148,14 @@ def test_what_is_no_team_is_refused_at_its_first_step_that_shows_it(name: str) -
 
 
 def test_an_environment_of_one_agent_is_refused() -> None:
-    with pytest.raises(SpecError, match=r"of several agents, found .* without agent_specs and state_spec"):
-        TeamEnvironment(envs.make("agentkit:catch"))
+    with pytest.raises(SpecError, match="of several agents, found ResumableEnvironment"):
+        TeamEnvironment(envs.make("agentkit:catch"))  # type: ignore[arg-type]
+    with pytest.raises(UnknownNameError, match="Unknown environment of several agents 'agentkit:catch'"):
+        envs.make("team:agentkit:catch")
 
 
 def test_the_two_step_game_pays_by_its_matrices() -> None:
-    environment, paid = envs.make("agentkit:two_step_game"), {}
+    environment, paid = envs.make("team:agentkit:two_step_game"), {}
     for first, second in itertools.product(itertools.product((0, 1), repeat=2), repeat=2):
         environment.reset()
         places = []

@@ -19,10 +19,9 @@ def make_multi_agent(environment: Any, /, seed: int = 0, *, raw: bool = False, *
     """Makes an environment of several agents, ready for agents.
 
     Args:
-        environment: ``agentkit:tic_tac_toe``, ``agentkit:matrix_game``, ``agentkit:come_and_go``, or
-            ``pettingzoo:FAMILY/NAME`` such as ``pettingzoo:classic/tictactoe_v3``; or a class, a function or an
-            instance (which is copied) of a `core.MultiAgentEnvironment`, of PettingZoo's kinds, or of a dm_env
-            environment.
+        environment: ``agentkit:tic_tac_toe``, ``agentkit:matrix_game`` and the like, or ``pettingzoo:FAMILY/NAME`` such
+            as ``pettingzoo:classic/tictactoe_v3``; or a class, a function or an instance (which is copied) of a
+            `core.MultiAgentEnvironment`, of PettingZoo's kinds, or of a dm_env environment.
         seed: seeds everything; the same seed gives the same episodes for the same actions.
         raw: True gives it behind the interface only; False (the default) with actions in [-1, 1], single precision, and
             `save`/`restore` in mid-episode where it has `reseed`.
