@@ -3,8 +3,8 @@
 An actor knows the program's steps from its heartbeats, and its own at once. So each may take half its share of the
 steps that were left at its last heartbeat, since the others have taken some meanwhile, and a hundredth of the goal at
 most, since it may have been held up while they took all; who has done so asks the run store anew, the more often the
-fewer are left. The run store does not lend steps: those of an actor that is killed, or leaves without a word, would have
-to come back, or the program waits for steps that nobody takes.
+fewer are left. The run store does not lend steps: those of an actor that is killed, or leaves without a word, would
+have to come back, or the program waits for steps that nobody takes.
 """
 
 from __future__ import annotations
