@@ -127,7 +127,8 @@ def _open_reverb(
 ) -> Opened:
     from agentkit.replay import ReverbReplay  # Loads TensorFlow.
 
-    replay = stack.enter_context(ReverbReplay(tables, port=port, listen=listen, checkpoint_directory=scratch))
+    replay = ReverbReplay(tables, port=port, listen=listen, checkpoint_directory=scratch)
+    stack.enter_context(replay)
     number = int(replay.address.rpartition(":")[2])
     context.store.put(_port_key(context), number)
     return replay, f"{ports.device_address(listen)}:{number}", context.wait
