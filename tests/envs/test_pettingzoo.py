@@ -250,6 +250,11 @@ def test_names_and_settings_that_are_none_are_refused(name, settings, error, mes
         make(name, **settings)
 
 
+def test_agents_act_together_where_they_can_unless_turns_are_asked_for():
+    assert isinstance(make("mpe/simple_spread_v3"), ParallelEnvironment)
+    assert isinstance(make("mpe/simple_spread_v3", turns=True), TurnsEnvironment)
+
+
 def test_what_is_missing_is_named():
     pettingzoo.register("aec", "classic/lacking-v0", entry_point="a_package_that_is_not_there:env")
     try:
