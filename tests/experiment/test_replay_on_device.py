@@ -4,10 +4,12 @@ import dataclasses
 import fractions
 from pathlib import Path
 
+import dm_env
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tree
 
 from agentkit import ExperimentConfig, checkpoint, nests, run, specs
 from agentkit.agents import registry
@@ -20,12 +22,13 @@ from agentkit.envs.jax.point_mass import PointMass
 from agentkit.errors import ConfigError, NonFiniteError
 from agentkit.experiment.on_device.acting import start, take_step
 from agentkit.experiment.on_device.loop import DeviceLoop
-from agentkit.experiment.on_device.ring import draw, insert, make_ring
+from agentkit.experiment.on_device.ring import draw, insert, make_ring, set_priorities
+from agentkit.experiment.on_device.sum_tree import NOWHERE, draw_places, make_tree, set_weights
 from agentkit.experiment.on_device.transitions import TransitionRounds, UpdatesDue, add_step, find_rate
 from agentkit.learning import Linear, rate_limit
 from agentkit.replay import InProcessReplay
 from agentkit.testing.learning import learns
-from agentkit.types import LAST
+from agentkit.types import FIRST, LAST
 from tests.experiment.on_device_runs import (
     Endless,
     assert_equal,
@@ -36,8 +39,8 @@ from tests.experiment.on_device_runs import (
 )
 
 SMALL = {"hidden_sizes": (4,), "batch_size": 8, "min_replay_size": 10, "replay_size": 60}
-DISCRETE = ["c51", "discrete_sac", "dqn", "iqn", "munchausen_dqn", "qr_dqn"]
-CONTINUOUS = ["ddpg", "droq", "mpo", "redq", "sac", "td3"]
+DISCRETE = ["c51", "discrete_sac", "dqn", "iqn", "munchausen_dqn", "qr_dqn", "rainbow"]
+CONTINUOUS = ["d4pg", "ddpg", "droq", "mpo", "redq", "sac", "td3"]
 
 
 def make_agent(name, settings):
@@ -80,12 +83,11 @@ def make_parts(environment, num_envs, experience):
     rounds = TransitionRounds(environment, policy, NoUpdate(), experience, num_envs)
     acting = jax.jit(lambda key: start(environment, policy, num_envs, key))(jax.random.PRNGKey(1))
     store = jax.jit(rounds.first_store)(acting, jax.random.PRNGKey(2))
-    discount = experience.config.discount
 
     @jax.jit
     def step(acting, store):
         after, row, _ = take_step(environment, policy, (), acting)
-        return after, row, add_step(store, discount, acting, row, after)
+        return after, row, add_step(store, experience.config, acting, row, after)
 
     return policy, acting, store, step
 
@@ -161,16 +163,68 @@ def test_draws_are_uniform_over_the_items_that_are_there_and_are_counted():
     ring = make_ring(jnp.float32(0), 8)
     ring = insert(ring, jnp.arange(6.0), jnp.array([True, False, True, True, False, True]))
     assert ring.items.tolist()[:5] == [0, 2, 3, 5, 0] and int(ring.size) == 4
-    sample, times = jax.jit(lambda ring, key: draw(ring, key, 4_000))(ring, jax.random.PRNGKey(0))
+    sample, places, marks = jax.jit(lambda ring, key: draw(ring, key, 4_000))(ring, jax.random.PRNGKey(0))
     values, counts = np.unique(sample.data, return_counts=True)
     assert values.tolist() == [0, 2, 3, 5] and counts.min() > 850
-    assert times.tolist() == [*counts.tolist(), 0, 0, 0, 0]
+    times = marks.times_drawn
+    assert times.tolist() == [*counts.tolist(), 0, 0, 0, 0] and ring.items[places].tolist() == sample.data.tolist()
     info = jax.tree.map(lambda x: set(np.asarray(x).tolist()), sample.info)
     assert (info.probability, info.table_size, info.priority) == ({0.25}, {4}, {1.0})
     assert info.times_sampled == set(counts.tolist())
-    ring = insert(ring._replace(times_drawn=times), 10.0 + jnp.arange(6.0), jnp.ones(6, bool))
+    ring = insert(ring._replace(marks=marks), 10.0 + jnp.arange(6.0), jnp.ones(6, bool))
     assert ring.items.tolist() == [14, 15, 3, 5, 10, 11, 12, 13] and int(ring.size) == 8
-    assert ring.times_drawn.tolist() == [0, 0, counts[2], counts[3], 0, 0, 0, 0]
+    assert ring.marks.times_drawn.tolist() == [0, 0, counts[2], counts[3], 0, 0, 0, 0]
+
+
+def test_a_sum_tree_holds_the_sums_and_draws_what_has_a_weight():
+    weights = make_tree(2_000)
+    assert [len(level) for level in weights] == [2_016, 64, 32]
+    places = jnp.array([0, 31, 32, 1_999, NOWHERE, 700], jnp.int32)
+    weights = jax.jit(set_weights)(weights, places, jnp.array([1.0, 2.0, 3.0, 4.0, 100.0, 0.0]))
+    weights = jax.jit(set_weights)(weights, jnp.array([31, 31], jnp.int32), jnp.array([5.0, 5.0]))
+    assert [float(level.sum()) for level in weights] == [13.0] * 3 and weights[1][:3].tolist() == [6.0, 3.0, 0.0]
+    drawn, chance = jax.jit(lambda tree, key: draw_places(tree, key, 8_000))(weights, jax.random.PRNGKey(0))
+    found, counts = np.unique(drawn, return_counts=True)
+    assert found.tolist() == [0, 31, 32, 1_999]
+    expected = np.array([1, 5, 3, 4]) / 13
+    assert np.sum((counts - 8_000 * expected) ** 2 / (8_000 * expected)) < 16.3  # Chi-square, 3 degrees: 0.1 %.
+    np.testing.assert_allclose(chance, expected[np.searchsorted(found, drawn)], rtol=1e-6)
+
+
+def test_priorities_are_those_of_the_hosts_table():
+    """New items get the largest so far, exponents, a priority that is not finite, one of 0, and a ring that wraps."""
+    config = ReplayConfig(prioritized=True, priority_exponent=0.6, replay_size=50, min_replay_size=1, n_step=1)
+    spec = specs.make_environment_spec(Endless())
+    replay = InProcessReplay(Transitions(config).make_tables(spec, ()), seed=0)
+    adder = Transitions(config).make_adder(replay, spec, ())
+    ring = make_ring(jnp.int32(0), 50, prioritized=True)
+    put = jax.jit(lambda ring, x: insert(ring, x[None], jnp.ones(1, bool), 0.6))
+    change = jax.jit(lambda marks, places, new: set_priorities(marks, places, new, 0.6))
+    rng = np.random.default_rng(0)
+    for i in range(70):
+        first, last = (dm_env.TimeStep(kind, 0.0, 0.0, np.full(1, i, np.float32)) for kind in (FIRST, LAST))
+        adder.add_first(first._replace(step_type=dm_env.StepType.FIRST))
+        adder.add(np.int32(0), last._replace(step_type=dm_env.StepType.LAST))
+        ring = put(ring, jnp.int32(i))
+        if i % 5 == 4:
+            drawn = next(replay.sampler("transitions", 8))
+            which = drawn.sample.data.observation[:, 0].astype(np.int32)
+            new = np.float32(rng.exponential(2.0, 100)[which])
+            new[0], new[which == which[1]] = np.nan, 0.0
+            keep = np.isfinite(new)
+            replay.update_priorities("transitions", drawn.keys[keep], new[keep])
+            ring = ring._replace(marks=change(ring.marks, jnp.asarray(which % 50), jnp.asarray(new)))
+    sampler = replay.sampler("transitions", 50)
+    drawn = tree.map_structure(lambda *parts: np.concatenate(parts), *(next(sampler).sample for _ in range(60)))
+    which = drawn.data.observation[:, 0].astype(np.int32)
+    sample, places, _ = jax.jit(lambda ring, key: draw(ring, key, 3_000))(ring, jax.random.PRNGKey(0))
+    chance = np.zeros(70)
+    chance[which] = drawn.info.probability
+    np.testing.assert_allclose(sample.info.probability, chance[sample.data], rtol=1e-4)
+    np.testing.assert_allclose(ring.marks.priorities[which % 50], drawn.info.priority, rtol=1e-5)
+    assert np.asarray(sample.data).min() >= 20 and (np.asarray(sample.data) % 50 == places).all()
+    counts, expected = np.bincount(sample.data, minlength=70)[chance > 0], 3_000 * chance[chance > 0]
+    assert np.sum((counts - expected) ** 2 / expected) < 86.7  # Chi-square, at most 49 degrees: 0.1 % of 48.
 
 
 def test_a_chunk_is_equal_to_two_of_half_its_length_and_memory_stays():
@@ -216,13 +270,20 @@ def test_steps_updates_and_schedules_are_those_of_the_host(tmp_path, settings):
         )  # fmt: skip
         result = run(experiment)
         last = rows_of(tmp_path / where, "learner")[-1]
-        results[where] = result.steps, result.updates, pytest.approx(last["learning_rate"]), last["steps"]
+        state = checkpoint.read_latest(tmp_path / where / "checkpoints").state["learner"]["state"]
+        counts = {path: int(x) for path, x in state.items() if x.dtype == np.int32 and not x.ndim}
+        results[where] = result.steps, result.updates, last["samples_per_insert"], last["steps"], counts
     assert results["host"] == results["device"] and results["device"][1] > 50
+    assert 240 in counts.values()  # The steps that the schedule of the learning rate goes by.
 
 
 @pytest.mark.full
-def test_a_resumed_run_has_the_same_bits_and_a_checkpoint_the_items_that_are_in(tmp_path):
-    shared = {"checkpoint_period": 90, "agent_settings": {"replay_size": 5_000}}
+@pytest.mark.parametrize("prioritized", [False, True])
+def test_a_resumed_run_has_the_same_bits_and_a_checkpoint_the_items_that_are_in(tmp_path, prioritized):
+    shared = {
+        "checkpoint_period": 90,
+        "agent_settings": {"replay_size": 4_000, "prioritized": prioritized, "n_step": 1},
+    }
     run(plan(num_steps=300, run_directory=tmp_path / "whole", **shared))
     run(plan(num_steps=150, run_directory=tmp_path / "parts", **shared))
     run(plan(num_steps=300, run_directory=tmp_path / "parts", **shared), resume=True)
@@ -232,7 +293,9 @@ def test_a_resumed_run_has_the_same_bits_and_a_checkpoint_the_items_that_are_in(
         with np.load(checkpoint.read_latest(tmp_path / name / "checkpoints").path / "replay" / "arrays.npz") as file:
             replays.append({key: file[key] for key in file.files})
     assert_equal(*replays)
-    assert {len(array) for array in replays[0].values()} == {300}
+    lengths = {array.shape for array in replays[0].values() if array.shape[:1] != (296,)}
+    # An item of each environment is written by its next step.
+    assert lengths == ({(128,), (32,), ()} if prioritized else set())  # Which are a sum tree, and small.
 
 
 @pytest.mark.full
@@ -264,7 +327,6 @@ def test_all_agents_that_learn_from_transitions_run(name):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"agent_settings": {"prioritized": True}}, "prioritized=True"),
         ({"agent_settings": {"replay_size": 20}, "num_envs": 11}, "replay_size=20 with num_envs=11"),
         ({"agent_settings": {"updates_per_step": 0.12345}}, "updates_per_step=0.12345"),
         ({"num_steps": 2**30, "agent_settings": {"updates_per_step": 2.0}}, "num_steps=1,073,741,824 with updates_per"),

@@ -99,8 +99,8 @@ def needed_experience(experiment: ExperimentConfig, already: int = 0) -> Segment
         already: steps of the checkpoint that it goes on from.
     """
     experience: Any = experiment.agent.experience
-    if isinstance(experience, Segments):
-        return experience
+    if isinstance(experience, Segments) or experience.config.prioritized:
+        return experience  # A sum tree has the shape of its capacity, which a longer run would change.
     config = experience.config
     steps = max(experiment.num_steps, already) + (experiment.num_envs or 1)
     most = _most_items(config, steps)
@@ -164,8 +164,6 @@ def _check_segments(experience: Segments, num_envs: int) -> None:
 
 
 def _check_transitions(config: ReplayConfig, experiment: ExperimentConfig) -> None:
-    if config.prioritized:
-        raise _refused("prioritized=True", "items are drawn uniformly there. Leave it out")
     num_envs, n = experiment.num_envs or 1, config.n_step
     if config.replay_size < num_envs * (n + 1):
         raise _refused(

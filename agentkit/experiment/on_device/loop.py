@@ -117,7 +117,7 @@ class DeviceLoop:
         """Returns the bytes that the store takes, and how many items it has room for; nothing is computed."""
         store = jax.eval_shape(self._start, jax.random.PRNGKey(0)).store
         nbytes = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(store))
-        return nbytes, store.ring.times_drawn.shape[0] if isinstance(store, Store) else 0
+        return nbytes, store.ring.capacity if isinstance(store, Store) else 0
 
     def run(self, training: Nest, state: State, tally: Any, target: int, num_rounds: int) -> Chunk:
         """Runs rounds until `target` steps are reached, or `num_rounds` of them; the state is donated.

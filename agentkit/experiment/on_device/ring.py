@@ -1,4 +1,4 @@
-"""A replay table in the device's memory: the newest items, drawn uniformly."""
+"""A replay table in the device's memory: the newest items, drawn uniformly or by priority."""
 
 from __future__ import annotations
 
@@ -7,7 +7,28 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from agentkit.experiment.on_device.sum_tree import NOWHERE, Tree, draw_places, make_tree, set_weights
+from agentkit.replay.base import FIRST_PRIORITY
 from agentkit.types import Array, Nest, ReplaySample, SampleInfo
+
+_LARGEST_WEIGHT = 1e27
+"""Of which 2**31 can be added in single precision."""
+
+
+class Marks(NamedTuple):
+    """Holds what a draw or an update changes; items are none of it, so that they are not copied.
+
+    Attributes:
+        times_drawn: of each item, int32 ``[C]``.
+        priorities: of each item, float32 ``[C]``; ``()`` where items are drawn uniformly.
+        tree: their powers; likewise.
+        largest: the largest priority so far, float32 ``[]``, which a new item gets; likewise.
+    """
+
+    times_drawn: Array
+    priorities: Array = ()
+    tree: Tree = ()
+    largest: Array = ()
 
 
 class Ring(NamedTuple):
@@ -15,49 +36,61 @@ class Ring(NamedTuple):
 
     Attributes:
         items: leaves ``[C, ...]``.
-        times_drawn: of each item, int32 ``[C]``.
+        marks: what a draw or an update changes.
         num_inserted: since the start, int32 ``[]``.
     """
 
     items: Nest
-    times_drawn: Array
+    marks: Marks
     num_inserted: Array
+
+    @property
+    def capacity(self) -> int:
+        """Returns C."""
+        return int(self.marks.times_drawn.shape[0])
 
     @property
     def size(self) -> Array:
         """Returns how many items there are, int32 ``[]``."""
-        return jnp.minimum(self.num_inserted, self.times_drawn.shape[0])
+        return jnp.minimum(self.num_inserted, self.capacity)
 
 
-def make_ring(item: Nest, capacity: int) -> Ring:
+def make_ring(item: Nest, capacity: int, prioritized: bool = False) -> Ring:
     """Returns an empty ring.
 
     Args:
         item: arrays or their shapes and dtypes, of one item.
         capacity: C.
+        prioritized: whether items are to be drawn by priority.
     """
     items = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), item)
-    return Ring(items, jnp.zeros(capacity, jnp.int32), jnp.int32(0))
+    marks = Marks(jnp.zeros(capacity, jnp.int32))
+    if prioritized:
+        priorities = jnp.zeros(capacity, jnp.float32)
+        marks = Marks(marks.times_drawn, priorities, make_tree(capacity), jnp.float32(FIRST_PRIORITY))
+    return Ring(items, marks, jnp.int32(0))
 
 
-def insert(ring: Ring, items: Nest, mask: Array) -> Ring:
-    """Returns the ring with more items in it, in their order.
+def insert(ring: Ring, items: Nest, mask: Array, exponent: float = 0.0) -> Ring:
+    """Returns the ring with more items in it, in their order, with the largest priority so far.
 
     Args:
         ring: of C items.
         items: leaves ``[M, ...]``, of which C at most are inserted.
         mask: which of them are, bool ``[M]``.
+        exponent: of priorities.
     """
-    capacity = ring.times_drawn.shape[0]
-    places = (ring.num_inserted + jnp.cumsum(mask, dtype=jnp.int32) - 1) % capacity
-    places = jnp.where(mask, places, capacity)  # Which is none, and is left out.
+    places = (ring.num_inserted + jnp.cumsum(mask, dtype=jnp.int32) - 1) % ring.capacity
+    places = jnp.where(mask, places, NOWHERE)
     new = jax.tree.map(lambda column, x: column.at[places].set(x, mode="drop"), ring.items, items)
-    times = ring.times_drawn.at[places].set(0, mode="drop")
-    return Ring(new, times, ring.num_inserted + jnp.sum(mask, dtype=jnp.int32))
+    marks = ring.marks._replace(times_drawn=ring.marks.times_drawn.at[places].set(0, mode="drop"))
+    if isinstance(marks.priorities, jax.Array):
+        marks = set_priorities(marks, places, jnp.full(places.shape, marks.largest), exponent)
+    return Ring(new, marks, ring.num_inserted + jnp.sum(mask, dtype=jnp.int32))
 
 
-def draw(ring: Ring, key: Array, batch_size: int) -> tuple[ReplaySample[Nest], Array]:
-    """Draws items, each with the same chance, with replacement.
+def draw(ring: Ring, key: Array, batch_size: int) -> tuple[ReplaySample[Nest], Array, Marks]:
+    """Draws items with replacement, uniformly or in proportion to the powers of their priorities.
 
     Args:
         ring: of an item or more.
@@ -65,15 +98,38 @@ def draw(ring: Ring, key: Array, batch_size: int) -> tuple[ReplaySample[Nest], A
         batch_size: B.
 
     Returns:
-        The batch, and the ring's new `times_drawn`: all else in it stays, and needs not be handed on.
+        The batch, the places of its items ``[B]``, and the ring's new marks.
     """
-    size = ring.size
-    places = jax.random.randint(key, (batch_size,), 0, size)
-    times = ring.times_drawn.at[places].add(1)
-    info = SampleInfo(
-        jnp.full(batch_size, 1.0 / size, jnp.float32),
-        jnp.full(batch_size, size, jnp.int32),
-        jnp.ones(batch_size, jnp.float32),
-        times[places],
+    marks, size = ring.marks, ring.size
+    if isinstance(marks.priorities, jax.Array):
+        places, probability = draw_places(marks.tree, key, batch_size)
+        priorities = marks.priorities[places]
+    else:
+        places = jax.random.randint(key, (batch_size,), 0, size)
+        probability = jnp.full(batch_size, 1.0 / size, jnp.float32)
+        priorities = jnp.ones(batch_size, jnp.float32)
+    marks = marks._replace(times_drawn=marks.times_drawn.at[places].add(1))
+    table_size = jnp.full(batch_size, size, jnp.int32)
+    info = SampleInfo(probability, table_size, priorities, marks.times_drawn[places])
+    return ReplaySample(info, jax.tree.map(lambda column: column[places], ring.items)), places, marks
+
+
+def set_priorities(marks: Marks, places: Array, priorities: Array, exponent: float) -> Marks:
+    """Returns the marks with new priorities; those that are not finite are left out, as by the learner on the host.
+
+    Args:
+        marks: of a ring that is drawn from by priority.
+        places: int32 ``[M]``, some of which may be `sum_tree.NOWHERE`.
+        priorities: float32 ``[M]``.
+        exponent: alpha: a weight is its priority to the power of that, and 0 for a priority of 0.
+    """
+    is_finite = jnp.isfinite(priorities)
+    places = jnp.where(is_finite, places, NOWHERE)
+    priorities = jnp.where(is_finite, priorities, 0.0)
+    weights = jnp.where(priorities > 0, jnp.minimum(priorities**exponent, _LARGEST_WEIGHT), 0.0)
+    return Marks(
+        marks.times_drawn,
+        marks.priorities.at[places].set(priorities, mode="drop"),
+        set_weights(marks.tree, places, weights),
+        jnp.maximum(marks.largest, jnp.max(priorities)),
     )
-    return ReplaySample(info, jax.tree.map(lambda column: column[places], ring.items)), times

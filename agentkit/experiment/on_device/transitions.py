@@ -1,4 +1,4 @@
-"""n-step transitions, made by N environments in a compiled loop and drawn from a ring; equal to `adders.NStepAdder`'s.
+"""n-step transitions, made by N environments in a compiled loop and drawn from a ring, equal to `adders.NStepAdder`'s.
 
 That adder says what is in them. They enter the ring in its order and at its time: those that end at o_t when a_t is
 taken, and at an episode's end all that remain. So the counts of items and of updates at each step are the host's.
@@ -17,7 +17,7 @@ from agentkit.actors.policy import Policy
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.envs.jax.base import JaxEnvironment
 from agentkit.experiment.on_device.acting import Acting, Episodes, all_finite, take_step
-from agentkit.experiment.on_device.ring import Ring, draw, insert, make_ring
+from agentkit.experiment.on_device.ring import Marks, Ring, draw, insert, make_ring, set_priorities
 from agentkit.experiment.on_device.rounds import Round
 from agentkit.learning import Update
 from agentkit.learning.compiled import counted_update
@@ -63,16 +63,16 @@ class _Learning(NamedTuple):
     training: Nest
     tally: Array
     key: Array
-    times_drawn: Array
+    marks: Marks
     metrics: Mapping[str, Array]
 
 
-def add_step(store: Store, discount: float, before: Acting, row: Step, after: Acting) -> Store:
+def add_step(store: Store, config: ReplayConfig, before: Acting, row: Step, after: Acting) -> Store:
     """Returns the store with the transitions in it that a step in each of N environments completes.
 
     Args:
         store: of the steps before.
-        discount: gamma.
+        config: says gamma, and the exponent of priorities.
         before: see `acting.take_step`, which returns the other two; where an episode had ended, there is a reset,
             which completes nothing.
         row: likewise.
@@ -82,15 +82,15 @@ def add_step(store: Store, discount: float, before: Acting, row: Step, after: Ac
     moved = before.timestep.step_type != LAST
     ended = after.timestep.step_type == LAST
     oldest = n - jnp.maximum(window.count, 1)  # [N]
-    earlier = _transitions(window.steps, discount, row.observation)
+    earlier = _transitions(window.steps, config.discount, row.observation)
     earlier = jax.tree.map(lambda x: x[jnp.arange(x.shape[0]), oldest][:, None], earlier)
     steps = jax.tree.map(lambda x, new: jnp.concatenate([x[:, 1:], new[:, None]], 1), window.steps, row)
     count = jnp.where(moved, jnp.minimum(window.count + 1, n), 0)
-    remaining = _transitions(steps, discount, after.timestep.observation)
+    remaining = _transitions(steps, config.discount, after.timestep.observation)
     items = jax.tree.map(lambda *parts: jnp.concatenate(parts, 1), earlier, remaining)  # [N, 1 + n, ...]
     are_there = [window.count[:, None] > 0, ended[:, None] & (jnp.arange(n)[None] >= n - count[:, None])]
     items = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), items)
-    ring = insert(store.ring, items, jnp.concatenate(are_there, 1).reshape(-1))
+    ring = insert(store.ring, items, jnp.concatenate(are_there, 1).reshape(-1), config.priority_exponent)
     return store._replace(window=Window(steps, jnp.where(ended, 0, count)), ring=ring)
 
 
@@ -158,8 +158,7 @@ class TransitionRounds:
         """Computes nothing yet; `checks` has looked at the settings."""
         config, plan = experience.config, experience.batch_plan
         self._environment, self._policy, self._update, self._num_envs = environment, policy, update, num_envs
-        self._n, self._discount, self._capacity = config.n_step, config.discount, config.replay_size
-        self._batch_size = plan.batch_size
+        self._config, self._batch_size = config, plan.batch_size
         self._due = UpdatesDue(find_rate(config), config.min_replay_size, plan.num_updates)
         self.rows = _STEPS * num_envs
 
@@ -167,17 +166,17 @@ class TransitionRounds:
         """Returns an empty store; see `rounds.Rounds`."""
         params = jax.eval_shape(lambda: self._update.variables(self._update.init(key))["policy"])
         step = jax.eval_shape(lambda params: take_step(self._environment, self._policy, params, acting)[1], params)
-        n = self._n
+        n = self._config.n_step
         steps = jax.tree.map(lambda x: jnp.zeros((x.shape[0], n, *x.shape[1:]), x.dtype), step)
         window = Window(steps, jnp.zeros(self._num_envs, jnp.int32))
         last = acting.timestep.observation
         item = jax.eval_shape(lambda: jax.tree.map(lambda x: x[0, 0], _transitions(steps, 1.0, last)))
-        return Store(window, make_ring(item, self._capacity), key)
+        return Store(window, make_ring(item, self._config.replay_size, self._config.prioritized), key)
 
     def first_metrics(self, training: Nest, acting: Acting, store: Store) -> Mapping[str, Array]:
         """Returns metrics of an update, for their shapes."""
         tally = jnp.zeros(3, jnp.int32)
-        learning = _Learning(training, tally, store.key, store.ring.times_drawn, {})
+        learning = _Learning(training, tally, store.key, store.ring.marks, {})
         return self._learn_once(store.ring, acting.num_steps, learning).metrics
 
     def run(
@@ -203,16 +202,16 @@ class TransitionRounds:
         acting, row, episodes = take_step(self._environment, self._policy, params, now.acting)
         seen = row.observation, row.reward, acting.timestep.observation
         is_finite = all_finite(seen) | (now.tally[1] >= 0)
-        store = add_step(now.store, self._discount, now.acting, row, acting)
+        store = add_step(now.store, self._config, now.acting, row, acting)
         learning = self._learn(
             store.ring,
             acting.num_steps,
-            _Learning(now.training, now.tally, store.key, store.ring.times_drawn, now.metrics),
+            _Learning(now.training, now.tally, store.key, store.ring.marks, now.metrics),
         )
         return Round(
             learning.training,
             acting,
-            store._replace(ring=store.ring._replace(times_drawn=learning.times_drawn), key=learning.key),
+            store._replace(ring=store.ring._replace(marks=learning.marks), key=learning.key),
             learning.tally,
             learning.metrics,
             jax.tree.map(jnp.add, now.episodes, episodes),
@@ -232,7 +231,9 @@ class TransitionRounds:
 
     def _learn_once(self, ring: Ring, num_steps: Array, learning: _Learning) -> _Learning:
         key, draw_key = jax.random.split(learning.key)
-        batch, times = draw(ring._replace(times_drawn=learning.times_drawn), draw_key, self._batch_size)
+        batch, places, marks = draw(ring._replace(marks=learning.marks), draw_key, self._batch_size)
         batch = batch._replace(num_updates=learning.tally[0], num_steps=num_steps)
         training, output = counted_update(self._update, learning.training, batch)
-        return _Learning(training, add_to_tally(learning.tally, output.metrics, 1), key, times, output.metrics)
+        if self._config.prioritized and output.priorities is not None:
+            marks = set_priorities(marks, places, output.priorities, self._config.priority_exponent)
+        return _Learning(training, add_to_tally(learning.tally, output.metrics, 1), key, marks, output.metrics)

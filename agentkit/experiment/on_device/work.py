@@ -121,7 +121,7 @@ class ActAndLearnOnDevice:
         ring = _ring_of(self._state)
         if ring is None:
             return TableInfo(plan.table, 0, plan.batch_size, taken, taken)
-        return TableInfo(plan.table, int(ring.size), ring.times_drawn.shape[0], int(ring.num_inserted), taken)
+        return TableInfo(plan.table, int(ring.size), ring.capacity, int(ring.num_inserted), taken)
 
     def save(self) -> dict[str, Any]:
         """Returns the state of environments, policy and counts, by number: a user's environment may have any pytree."""
@@ -141,7 +141,7 @@ class ActAndLearnOnDevice:
         restored: State = jax.tree.unflatten(structure, [jnp.array(leaf) for leaf in found])
         ring = _ring_of(self._state)
         if ring is not None:
-            whole = _ring_of(restored)._replace(items=ring.items, times_drawn=ring.times_drawn)
+            whole = _ring_of(restored)._replace(items=ring.items, marks=ring.marks)
             restored = restored._replace(store=restored.store._replace(ring=whole))
         self._state = restored
         self._num_steps, self._num_episodes = int(restored.acting.num_steps), int(restored.acting.num_episodes)
@@ -155,9 +155,10 @@ class ActAndLearnOnDevice:
         ring = _ring_of(self._state)
         assert ring is not None, "contents has asked"
         size = int(ring.size)
-        leaves = jax.tree.leaves(jax.device_get((ring.items, ring.times_drawn)))
+        leaves = jax.tree.leaves(jax.device_get(ring._replace(num_inserted=())))
         with open_new(folder / _FILE) as file:
-            np.savez(file, **{str(i): leaf[:size] for i, leaf in enumerate(leaves)})
+            cut = {str(i): x[:size] if x.shape[:1] == (ring.capacity,) else x for i, x in enumerate(leaves)}
+            np.savez(file, **cut)
 
     def restore_replay(self, folder: pathlib.Path) -> None:
         """Restores the replay that a checkpoint has in a folder; nothing where a run keeps none.
@@ -172,12 +173,14 @@ class ActAndLearnOnDevice:
             saved = read_npz(folder / _FILE)
         except (OSError, ValueError) as error:
             raise CheckpointError(f"No readable replay in {folder}: {error}. Restore another one.") from error
-        leaves, structure = jax.tree.flatten((ring.items, ring.times_drawn))
+        leaves, structure = jax.tree.flatten(ring._replace(num_inserted=()))
         found = [saved.get(str(i), np.zeros(0)) for i in range(len(saved))]
-        _check_form([leaf[: len(x)] for leaf, x in zip(leaves, found, strict=False)], found)
-        whole = [jnp.zeros_like(leaf).at[: len(x)].set(x) for leaf, x in zip(leaves, found, strict=True)]
-        items, times_drawn = jax.tree.unflatten(structure, whole)
-        ring = ring._replace(items=items, times_drawn=times_drawn)
+        _check_form([leaf[: len(x)] if x.ndim else leaf for leaf, x in zip(leaves, found, strict=False)], found)
+        whole = [
+            jnp.zeros_like(leaf).at[: len(x)].set(x) if x.ndim else jnp.array(x)
+            for leaf, x in zip(leaves, found, strict=True)
+        ]
+        ring = jax.tree.unflatten(structure, whole)._replace(num_inserted=ring.num_inserted)
         self._state = self._state._replace(store=self._state.store._replace(ring=ring))
 
 
@@ -190,7 +193,7 @@ def _without_items(state: State) -> State:
     ring = _ring_of(state)
     if ring is None:
         return state
-    return state._replace(store=state.store._replace(ring=ring._replace(items=(), times_drawn=())))
+    return state._replace(store=state.store._replace(ring=ring._replace(items=(), marks=())))
 
 
 def _check_form(expected: Sequence[Any], found: Sequence[Any]) -> None:
