@@ -1,7 +1,7 @@
 """Replay: tables of items, written through writers and read through samplers.
 
-`InProcessReplay` keeps everything in numpy in this process; `ReverbReplay` (extra ``reverb``, loaded
-only when it is asked for) puts the same tables on a Reverb server.
+`InProcessReplay` keeps everything in numpy in this process; `agentkit.replay.served` has the same in a process of its
+own; `ReverbReplay` (extra ``reverb``, loaded only when it is asked for) puts the same tables on a Reverb server.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Variables: the learner publishes named, versioned parameters; actors fetch them.
 
-`VariableStore` serves one process. `SharedMemoryPublisher` and `SharedMemorySource` serve the processes
-of one machine; `ReverbPublisher` and `ReverbSource` (extra ``reverb``, loaded only when asked for) serve
-several machines.
+`VariableStore` serves one process. `SharedMemoryPublisher` and `SharedMemorySource` serve the processes of one machine;
+`agentkit.variables.served` serves several machines, and so do `ReverbPublisher` and `ReverbSource` (extra ``reverb``,
+loaded only when asked for).
 """
 
 from __future__ import annotations
