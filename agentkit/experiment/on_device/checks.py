@@ -178,7 +178,8 @@ def _check_transitions(config: ReplayConfig, experiment: ExperimentConfig) -> No
             f"{MOST_PARTS:,}, such as {max(rate, fractions.Fraction(1, MOST_PARTS))}",
         )
     most = _most_items(config, experiment.num_steps)
-    if max(fractions.Fraction(1), rate) * most >= _MOST_STEPS or rate.numerator * rate.denominator * config.updates_per_call >= _MOST_STEPS:
+    parts = rate.numerator * rate.denominator * config.updates_per_call
+    if max(fractions.Fraction(1), rate) * most >= _MOST_STEPS or parts >= _MOST_STEPS:
         raise _refused(
             f"num_steps={experiment.num_steps:,} with updates_per_step={config.updates_per_step:g}",
             f"items and updates are counted below {_MOST_STEPS:,}. Take fewer",
