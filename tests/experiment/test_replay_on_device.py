@@ -27,7 +27,6 @@ from agentkit.experiment.on_device.sum_tree import NOWHERE, draw_places, make_tr
 from agentkit.experiment.on_device.transitions import TransitionRounds, UpdatesDue, add_step, find_rate
 from agentkit.learning import Linear, rate_limit
 from agentkit.replay import InProcessReplay
-from agentkit.testing.learning import learns
 from agentkit.types import FIRST, LAST
 from tests.experiment.on_device_runs import (
     Endless,
@@ -355,14 +354,3 @@ def test_a_replay_that_does_not_fit_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=message):
         run(plan(run_directory=tmp_path / "run", **settings))
     assert not (tmp_path / "run" / "config.json").exists()
-
-
-@pytest.mark.full
-def test_dqn_learns_cartpole_on_the_device():
-    learns(registry.make("dqn"), "jax:cartpole", 30_000, 300.0, num_envs=4, on_device=True, num_episodes=10)
-
-
-@pytest.mark.full
-def test_sac_learns_point_mass_on_the_device():
-    settings = {"hidden_sizes": (32, 32), "batch_size": 64, "min_replay_size": 500}
-    learns(registry.make("sac", settings), "jax:point_mass", 4_000, -5.0, num_envs=4, on_device=True, num_episodes=10)
