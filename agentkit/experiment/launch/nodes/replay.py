@@ -65,10 +65,10 @@ def replay_node(
     tables, port = experiment.agent.make_tables(spec), port or context.store.status()["values"].get(_port_key(context))
     with contextlib.ExitStack() as stack:
         if backend_of(experiment) == "reverb":
-            replay, address, serve = _open_reverb(context, tables, scratch, stack, listen=listen, port=port)
+            replay, announce, serve = _open_reverb(context, tables, scratch, stack, listen=listen, port=port)
         else:
             where = _listen_at(context, scratch, stack, listen, port)
-            replay, address, serve = _open_served(context, tables, where, experiment, stack, listen=listen)
+            replay, announce, serve = _open_served(context, tables, where, experiment, stack, listen=listen)
         if found is not None:
             _restore(context, replay, found.path / contents)
         elif newest_step(folder):
@@ -78,7 +78,7 @@ def replay_node(
         context.store.put(status, {name: _table_status(replay, name) for name in replay.tables})
         goal = experiment.num_steps
         context.store.put("num_steps", goal)
-        endpoint = {"node": context.name, "address": address}
+        endpoint = {"node": context.name, "address": announce()}
         context.ready({**endpoint, "pid": os.getpid(), "process": _THIS_PROCESS})
         while not context.should_stop:
             serve(STATUS_SECONDS)
@@ -112,8 +112,8 @@ def _port_key(context: NodeContext) -> str:
     return f"port/{context.name}"
 
 
-Opened = tuple[Replay, str, Callable[[float], object]]
-"""The tables, the address for others, and what serves for some seconds."""
+Opened = tuple[Replay, Callable[[], str], Callable[[float], object]]
+"""The tables; what returns the address for others, once these are restored; and what serves for some seconds."""
 
 
 def _open_reverb(
@@ -129,9 +129,18 @@ def _open_reverb(
 
     replay = ReverbReplay(tables, port=port, listen=listen, checkpoint_directory=scratch)
     stack.enter_context(replay)
-    number = int(replay.address.rpartition(":")[2])
+
+    def announce() -> str:  # To restore Reverb's tables is to start its server anew, at another port.
+        return f"{ports.device_address(listen)}:{_keep_port(context, replay.address)}"
+
+    return replay, announce, context.wait
+
+
+def _keep_port(context: NodeContext, address: str) -> int:
+    """Returns the port of an address, and keeps it for this node's next incarnation."""
+    number = int(address.rpartition(":")[2])
     context.store.put(_port_key(context), number)
-    return replay, f"{ports.device_address(listen)}:{number}", context.wait
+    return number
 
 
 def _open_served(
@@ -147,17 +156,17 @@ def _open_served(
 
     make_replay, keys = experiment.replay if callable(experiment.replay) else None, keys_at(where, context.store.run_id)
     server = stack.enter_context(contextlib.closing(ReplayServer(tables, where, keys, experiment.seed, make_replay)))
-    address = server.address
-    if address.startswith("tcp://"):
-        number = int(address.rpartition(":")[2])
-        context.store.put(_port_key(context), number)
-        address = f"tcp://{ports.device_address(listen)}:{number}"
+
+    def announce() -> str:
+        if server.address.startswith("ipc://"):
+            return server.address
+        return f"tcp://{ports.device_address(listen)}:{_keep_port(context, server.address)}"
 
     def serve(seconds: float) -> None:
         context.wait(0.0)
         server.serve(seconds)
 
-    return server.replay, address, serve
+    return server.replay, announce, serve
 
 
 def _listen_at(
