@@ -27,6 +27,7 @@ from agentkit.experiment.on_device.sum_tree import NOWHERE, draw_places, make_tr
 from agentkit.experiment.on_device.transitions import TransitionRounds, UpdatesDue, add_step, find_rate
 from agentkit.learning import Linear, rate_limit
 from agentkit.replay import InProcessReplay
+from agentkit.testing.learning import learns
 from agentkit.types import FIRST, LAST
 from tests.experiment.on_device_runs import (
     Endless,
@@ -321,6 +322,21 @@ def test_all_agents_that_learn_from_transitions_run(name):
     assert int(chunk.tally[0]) > 10 and int(chunk.tally[1]) == -1
     one, other = (nests.flatten_to_paths(jax.tree.map(np.asarray, each)) for each in (before, chunk.training))
     assert any(not np.array_equal(one[path], other[path]) for path in one)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("name", "environment", "num_steps", "threshold"),
+    [("dqn", "jax:catch", 2_500, 0.8), ("sac", "jax:point_mass", 1_600, -2.0), ("td3", "jax:point_mass", 1_600, -2.0)],
+)
+def test_it_learns_what_it_learns_on_the_host(name, environment, num_steps, threshold):
+    """With the settings, steps and thresholds of test_dqn.py, test_sac.py and test_td3.py in tests/agents."""
+    epsilon = Linear(1.0, 0.05, 1_000)
+    of_values = {"n_step": 3, "learning_rate": 2e-3, "target_update_period": 50, "epsilon": epsilon}
+    of_actions = {"hidden_sizes": (32, 32), "learning_rate": 3e-3, "tau": 0.02, "num_random_steps": 200}
+    settings = of_values if name == "dqn" else of_actions
+    agent = registry.make(name, {"batch_size": 64, "updates_per_step": 1.0, "min_replay_size": 100, **settings})
+    learns(agent, environment, num_steps, threshold, on_device=True)
 
 
 @pytest.mark.parametrize(
