@@ -70,8 +70,9 @@ class Role:
         restart: when a node that died is started again.
         stop_order: at the end, roles of a lower number stop first.
         stop_seconds: how long a node may take to save and stop before it is killed.
-        finishes: its nodes have work to do at the end, such as a last evaluation. Where a node has asked for the
-            program's stop, those that are not ready yet are waited for, with all that they depend on still there.
+        finishes: its nodes have work to do at the end, such as a last checkpoint or evaluation. Where a node has asked
+            for the program's stop, those that are not ready yet are waited for, with all that they depend on still
+            there.
         heartbeat_seconds: a node that is not heard of for this long is killed and restarted, unless its process is seen
             to work.
         held_seconds: so is a ready one that works and is not heard of for this long: a call holds its interpreter.

@@ -75,6 +75,15 @@ def test_every_role_survives_every_signal(tmp_path):
     assert all(row["items_lost"] == 0 for row in table if row["role"] != "replay-0"), table
 
 
+def test_a_learner_that_is_killed_shortly_before_the_end_learns_to_the_end_and_saves(tmp_path):
+    with Launched(tmp_path, 1_500, "--actors", "2", "--eval-every", "0", "--checkpoint-every", "500") as program:
+        before = program.wait_for(lambda s: s["totals"].get("steps", 0) > 1_300, LIMIT_SECONDS)
+        os.kill(before["nodes"]["learner-0"]["pid"], signal.SIGKILL)
+        assert program.end(LIMIT_SECONDS) == 0, program.output()
+    saved = checkpoint.read_latest(program.directory / "checkpoints")
+    assert saved.step >= 1_500 and saved.state["learner"]["num_updates"] > before["totals"]["updates"]
+
+
 def test_a_program_whose_worker_or_supervisor_was_killed_goes_on_and_leaves_nobody(tmp_path):
     words = ("--actors", "1", "--num-envs", "2", "--workers", "2", "--eval-every", "0", "--checkpoint-every", "200")
     with Launched(tmp_path, 1_000_000, *words) as program:

@@ -168,6 +168,7 @@ def make_roles(
         Role(
             "learner",
             stop_order=1,
+            finishes=True,  # What is left to learn, and the last checkpoint.
             stop_seconds=120.0,
             start_seconds=300.0,
             idle_seconds=900.0,
