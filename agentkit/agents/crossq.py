@@ -31,6 +31,7 @@ from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.optimizers import Optimizers, optimizers_of
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, CountFromZero, Finite, OpenFraction, Positive, Sizes, check_order
+from agentkit.agents.common.soft_policy import SoftPolicyStep, soft_policy_step
 from agentkit.agents.common.torso import with_torso
 from agentkit.learning import Schedule, Update, UpdateOutput, adam, objective, optimizer_step
 from agentkit.types import Array, LossOutput, Nest, Params, ReplaySample, Transition
@@ -88,7 +89,7 @@ Networks = nets.ActorCriticNetworks
 """Its critic has running statistics beside its parameters, which come with its values.
 
 ``init`` is ``key -> (params, statistics)``, and ``apply``
-``(params, statistics, observation [B, ...], action [B, A], training) -> (q [B], statistics)``.
+``((params, statistics), observation [B, ...], action [B, A], training=False) -> (q [B], statistics)``.
 """
 
 
@@ -106,7 +107,11 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config, torso
 
     critic: Any = hk.without_apply_rng(hk.transform_with_state(value))
     examples = jax.tree.map(lambda x: x[None], (specs.zeros(observations), specs.zeros(actions)))
-    return Networks(policy, nets.Network(lambda key: critic.init(key, *examples, False), critic.apply), (size,))
+
+    def apply(variables: tuple[Params, Nest], observation: Nest, action: Array, training: bool = False) -> Any:
+        return critic.apply(*variables, observation, action, training)
+
+    return Networks(policy, nets.Network(lambda key: critic.init(key, *examples, False), apply), (size,))
 
 
 def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> actors.Policy:
@@ -178,15 +183,15 @@ def joint_pass(
     o_tm1, a_tm1, _, _, o_t, _ = batch.data
     a_t, log_prob_t = nets.sample_and_log_prob(networks.policy.apply(state.policy, o_t), key)
     observation, action = jax.tree.map(lambda *both: jnp.concatenate(both), (o_tm1, a_tm1), (o_t, a_t))  # [2 B, ...]
-    critics_at = jax.vmap(networks.critic.apply, in_axes=(0, 0, None, None, None))
-    q, statistics = critics_at(critics, state.statistics, observation, action, True)  # [2, 2 B]
+    critics_at = jax.vmap(networks.critic.apply, in_axes=(0, None, None, None))
+    q, statistics = critics_at((critics, state.statistics), observation, action, True)  # [2, 2 B]
     q_tm1, q_t = jnp.split(q, 2, axis=1)
     return JointPass(q_tm1, q_t, log_prob_t, statistics)
 
 
 def make_losses(networks: Networks, config: Config) -> Losses:
     """Builds the three losses, SAC's without target networks, on a batch of `Transition`s ``[B, ...]``."""
-    critics_at = jax.vmap(networks.critic.apply, in_axes=(0, 0, None, None, None))
+    critics_at = jax.vmap(networks.critic.apply, in_axes=(0, None, None, None))
     target_entropy = -float(networks.action_shape[0]) if config.target_entropy is None else config.target_entropy
 
     def critic_loss(critics: Params, state: State, batch: ReplaySample[Transition], key: jax.Array) -> LossOutput:
@@ -202,7 +207,7 @@ def make_losses(networks: Networks, config: Config) -> Losses:
     def policy_loss(policy: Params, state: State, batch: ReplaySample[Transition], key: jax.Array) -> LossOutput:
         o_tm1 = batch.data.observation
         action, log_prob = nets.sample_and_log_prob(networks.policy.apply(policy, o_tm1), key)
-        q, _ = critics_at(state.critics, state.statistics, o_tm1, action, False)  # [2, B]
+        q, _ = critics_at((state.critics, state.statistics), o_tm1, action, False)  # [2, B]
         loss = jnp.mean(jnp.exp(state.log_alpha) * log_prob - jnp.min(q, axis=0))
         return LossOutput(loss, {"entropy": -jnp.mean(log_prob)})
 
@@ -229,21 +234,6 @@ def make_update(networks: Networks, losses: Losses, config: Config, optimizer: O
         metrics = {"policy_loss": jnp.zeros(()), "entropy": jnp.zeros(())}
         return State(policy, critics, statistics, log_alpha, opt_states, metrics, keys[0], jnp.zeros((), jnp.int32))
 
-    def policy_step(
-        state: State, batch: ReplaySample[Transition], key: jax.Array
-    ) -> tuple[Params, optax.OptState, jax.Array, optax.OptState, dict[str, jax.Array]]:
-        policy_opt, _, alpha_opt = state.opt_states
-        policy_grads, output = jax.grad(objective(losses.policy, metrics=["entropy"]), has_aux=True)(
-            state.policy, state, batch, key
-        )
-        entropy = output.metrics["entropy"]
-        policy, policy_opt = optimizer_step(optimizers["policy"], policy_grads, state.policy, policy_opt)
-        log_alpha = state.log_alpha
-        if config.learn_temperature:
-            alpha_grads, _ = jax.grad(objective(losses.temperature), has_aux=True)(log_alpha, state, batch, entropy)
-            log_alpha, alpha_opt = optimizer_step(optimizers["temperature"], alpha_grads, log_alpha, alpha_opt)
-        return policy, policy_opt, log_alpha, alpha_opt, {"policy_loss": output.loss, "entropy": entropy}
-
     def update(state: State, batch: ReplaySample[Transition]) -> tuple[State, UpdateOutput]:
         key, critic_key, policy_key = jax.random.split(state.key, 3)
         grads, output = jax.grad(objective(losses.critic), has_aux=True)(state.critics, state, batch, critic_key)
@@ -254,10 +244,10 @@ def make_update(networks: Networks, losses: Losses, config: Config, optimizer: O
 
         # A conditional copies all that it returns, so it returns no more than what may change.
         num_updates = state.num_updates + 1
-        unchanged = (state.policy, policy_opt, state.log_alpha, alpha_opt, state.policy_metrics)
+        unchanged = SoftPolicyStep(state.policy, policy_opt, state.log_alpha, alpha_opt, state.policy_metrics)
         policy, policy_opt, log_alpha, alpha_opt, policy_metrics = jax.lax.cond(
             num_updates % config.policy_delay == 0,
-            lambda: policy_step(state, batch, policy_key),
+            lambda: soft_policy_step(losses, optimizers, config.learn_temperature, state, batch, policy_key),
             lambda: unchanged,
         )
         alpha, opt_states = jnp.exp(state.log_alpha), (policy_opt, critics_opt, alpha_opt)

@@ -30,6 +30,7 @@ from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.optimizers import Optimizers, optimizers_of
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, CountFromZero, Finite, OpenFraction, Positive, Rate, Sizes, check_order
+from agentkit.agents.common.soft_policy import SoftPolicyStep, soft_policy_step
 from agentkit.agents.common.torso import with_torso
 from agentkit.learning import Schedule, Update, UpdateOutput, adam, objective, optimizer_step
 from agentkit.types import Array, LossOutput, Nest, Params, ReplaySample, Transition
@@ -195,21 +196,6 @@ def make_update(networks: Networks, losses: Losses, config: Config, optimizer: O
         metrics, targets = {"policy_loss": jnp.zeros(()), "entropy": jnp.zeros(())}, jax.tree.map(jnp.copy, critics)
         return State(policy, critics, targets, log_alpha, opt_states, metrics, keys[0], jnp.zeros((), jnp.int32))
 
-    def policy_step(
-        state: State, batch: ReplaySample[Transition], key: jax.Array
-    ) -> tuple[Params, optax.OptState, jax.Array, optax.OptState, dict[str, jax.Array]]:
-        policy_opt, _, alpha_opt = state.opt_states
-        policy_grads, output = jax.grad(objective(losses.policy, metrics=["entropy"]), has_aux=True)(
-            state.policy, state, batch, key
-        )
-        entropy = output.metrics["entropy"]
-        policy, policy_opt = optimizer_step(optimizers["policy"], policy_grads, state.policy, policy_opt)
-        log_alpha = state.log_alpha
-        if config.learn_temperature:
-            alpha_grads, _ = jax.grad(objective(losses.temperature), has_aux=True)(log_alpha, state, batch, entropy)
-            log_alpha, alpha_opt = optimizer_step(optimizers["temperature"], alpha_grads, log_alpha, alpha_opt)
-        return policy, policy_opt, log_alpha, alpha_opt, {"policy_loss": output.loss, "entropy": entropy}
-
     def update(state: State, batch: ReplaySample[Transition]) -> tuple[State, UpdateOutput]:
         key, critic_key, policy_key = jax.random.split(state.key, 3)
         grads, output = jax.grad(objective(losses.critic), has_aux=True)(state.critics, state, batch, critic_key)
@@ -219,10 +205,10 @@ def make_update(networks: Networks, losses: Losses, config: Config, optimizer: O
 
         # A conditional copies all that it returns, so it returns no more than what may change.
         num_updates = state.num_updates + 1
-        unchanged = (state.policy, policy_opt, state.log_alpha, alpha_opt, state.policy_metrics)
+        unchanged = SoftPolicyStep(state.policy, policy_opt, state.log_alpha, alpha_opt, state.policy_metrics)
         policy, policy_opt, log_alpha, alpha_opt, policy_metrics = jax.lax.cond(
             num_updates % config.policy_delay == 0,
-            lambda: policy_step(state, batch, policy_key),
+            lambda: soft_policy_step(losses, optimizers, config.learn_temperature, state, batch, policy_key),
             lambda: unchanged,
         )
         alpha, opt_states = jnp.exp(state.log_alpha), (policy_opt, critics_opt, alpha_opt)

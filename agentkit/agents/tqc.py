@@ -29,6 +29,7 @@ from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.optimizers import Optimizers, optimizers_of
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, CountFromZero, Finite, Positive, Rate, Sizes, check_order
+from agentkit.agents.common.soft_policy import soft_policy_step
 from agentkit.agents.common.torso import with_torso
 from agentkit.errors import ConfigError
 from agentkit.learning import Schedule, Update, UpdateOutput, adam, objective, optimizer_step
@@ -191,24 +192,15 @@ def make_update(networks: Networks, losses: Losses, config: Config, optimizer: O
     def update(state: State, batch: ReplaySample[Transition]) -> tuple[State, UpdateOutput]:
         key, critic_key, policy_key = jax.random.split(state.key, 3)
         critic_grads, output = jax.grad(objective(losses.critic), has_aux=True)(state.critics, state, batch, critic_key)
-        policy_grads, policy_output = jax.grad(objective(losses.policy, metrics=["entropy"]), has_aux=True)(
-            state.policy, state, batch, policy_key
+        policy, policy_opt, log_alpha, alpha_opt, policy_metrics = soft_policy_step(
+            losses, optimizers, config.learn_temperature, state, batch, policy_key
         )
-
-        policy_opt, critics_opt, alpha_opt = state.opt_states
-        policy, policy_opt = optimizer_step(optimizers["policy"], policy_grads, state.policy, policy_opt)
-        critics, critics_opt = optimizer_step(optimizers["critic"], critic_grads, state.critics, critics_opt)
-        log_alpha = state.log_alpha
-        if config.learn_temperature:
-            entropy = policy_output.metrics["entropy"]
-            alpha_grads, _ = jax.grad(objective(losses.temperature), has_aux=True)(log_alpha, state, batch, entropy)
-            log_alpha, alpha_opt = optimizer_step(optimizers["temperature"], alpha_grads, log_alpha, alpha_opt)
+        critics, critics_opt = optimizer_step(optimizers["critic"], critic_grads, state.critics, state.opt_states[1])
         targets = optax.incremental_update(critics, state.target_critics, config.tau)
         metrics = {
             "critic_loss": output.loss,
             **output.metrics,
-            "policy_loss": policy_output.loss,
-            **policy_output.metrics,
+            **policy_metrics,
             "temperature": jnp.exp(state.log_alpha),
         }
         state = State(policy, critics, targets, log_alpha, (policy_opt, critics_opt, alpha_opt), key)

@@ -87,6 +87,8 @@ def _layers(part: str, init: Callable[[jax.Array], Any]) -> list[Layer]:
     for (where, module), parameters in bundles.items():
         number = sum(map(math.prod, parameters.values()))
         same = [i for i, call in enumerate(calls) if (call.module, call.parameters) == (module, parameters)]
+        if not same:  # Running statistics, which are beside the parameters of their module.
+            same = [i for i, call in enumerate(calls) if call.module == module]
         # Several networks may have modules of the same name and size: each takes a call of its own.
         index = next((i for i in same if i not in taken), same[-1] if same else len(calls))
         taken.add(index)

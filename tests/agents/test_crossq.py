@@ -109,8 +109,8 @@ def _agent(**changes: Any) -> Any:
 def test_both_critics_find_the_values_of_a_chain(terminates: bool) -> None:
     """By the running statistics, which the policy climbs by; actions have no effect, and the policy's are any."""
     networks, state = learned(_agent(), Chain(terminates), num_updates=3_000)
-    apply = jax.vmap(networks.critic.apply, in_axes=(0, 0, None, None, None))
-    q, _ = apply(state.critics, state.statistics, STATES, ACTIONS, False)
+    apply = jax.vmap(networks.critic.apply, in_axes=(0, None, None, None))
+    q, _ = apply((state.critics, state.statistics), STATES, ACTIONS, False)
     np.testing.assert_allclose(q, np.tile(values(0.8, terminates), (2, 1)), atol=0.15)
 
 
@@ -137,8 +137,8 @@ def test_the_loss_by_hand_of_one_batch_of_both_times_and_no_gradient_through_its
     def by_hand(critics: Any) -> tuple[jax.Array, jax.Array]:
         a_t = jnp.tanh(networks.policy.apply(state.policy, batch.data.next_observation).mean)
         both = jnp.concatenate([STATES, batch.data.next_observation]), jnp.concatenate([ACTIONS, a_t])
-        apply = jax.vmap(networks.critic.apply, in_axes=(0, 0, None, None, None))
-        q, _ = apply(critics, state.statistics, *both, True)
+        apply = jax.vmap(networks.critic.apply, in_axes=(0, None, None, None))
+        q, _ = apply((critics, state.statistics), *both, True)
         target = jax.lax.stop_gradient(batch.data.reward + batch.data.discount * jnp.min(q[:, 4:], axis=0))
         errors = q[:, :4] - target[None]
         weights = np.sqrt(np.array([0.25, 1.0, 0.5, 1 / 3], np.float32))

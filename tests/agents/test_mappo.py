@@ -51,6 +51,11 @@ class TestMappo(AgentContract):
         "entropy_cost": 0.1,
     }
 
+    @pytest.mark.full
+    def test_every_setting_changes_what_the_agent_does(self) -> None:
+        """Each is traced anew."""
+        super().test_every_setting_changes_what_the_agent_does()
+
     def make_agent(self, **settings: Any) -> Any:
         return mappo.make_agent(mappo.Config(**{**SMALL, **settings}))
 

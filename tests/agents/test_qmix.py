@@ -33,6 +33,11 @@ class TestQmix(AgentContract):
         "double": Change(True, {"learning_rate": 0.1}),
     }
 
+    @pytest.mark.full
+    def test_every_setting_changes_what_the_agent_does(self) -> None:
+        """Each is traced anew."""
+        super().test_every_setting_changes_what_the_agent_does()
+
     def make_agent(self, **changes: Any) -> Any:
         return qmix.make_agent(qmix.Config(**{**settings.SMALL_VALUES, "mixing_size": 8, **changes}))
 

@@ -49,7 +49,7 @@ def test_names_of_gymnasium_are_offered_once_it_is_named():
     pytest.importorskip("gymnasium")
     assert complete(["train", "sac", "--env", "gymnasium:HalfC"]) == ["gymnasium:HalfCheetah-v5"]
     assert complete(["train", "sac", "--env", "gymnasium_vector:Pend"]) == ["gymnasium_vector:Pendulum-v1"]
-    assert complete(["train", "sac", "--env", "gymn"]) == ["gymnasium:", "gymnasium_vector:"]
+    assert complete(["train", "sac", "--env", "gymnasi"]) == ["gymnasium:", "gymnasium_vector:"]
 
 
 def test_run_folders_and_files_of_sweeps_are_offered(tmp_path, monkeypatch):

@@ -321,7 +321,7 @@ def test_a_window_of_50_steps_costs_under_a_tenth_of_plain_storage(size: int, mo
                 for t in range(400):
                     adder.add(np.int32(0), dm_env.TimeStep(LAST if t == 399 else MID, 0.0, 1.0, observation))
             assert replay.info("transitions").size == num_items
-            found.append((replay.nbytes, replay._shared.stores[0].num_rows))
+            found.append((replay.nbytes, replay.shared.stores[0].num_rows))
     (plain, plain_rows), (window, rows) = found
     assert plain < window < most * plain
     assert rows <= plain_rows + 51  # Those that the oldest items look at.

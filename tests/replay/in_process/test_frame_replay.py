@@ -91,7 +91,7 @@ class Run:
         self.replay, self.writers = moved(self.replay, self.writers, image_tables(), directory)
 
     def check(self) -> None:
-        (store,) = self.replay._shared.stores
+        (store,) = self.replay.shared.stores
         in_use = np.flatnonzero(store._counts()[1 : store.num_rows]) + 1
         if isinstance(store.columns[1], FrameColumn):
             check_frames(store.columns[1], in_use)
@@ -119,10 +119,10 @@ def plain_columns(monkeypatch) -> None:
 def test_a_replay_gives_what_a_replay_of_plain_columns_gives(kind, monkeypatch):
     """Prioritized removal, heaps, items that are spent, sequences with padding, resets, two writers."""
     frames = Run(InProcessReplay(image_tables(kind), seed=7))
-    assert isinstance(frames.replay._shared.stores[0].columns[1], FrameColumn)
+    assert isinstance(frames.replay.shared.stores[0].columns[1], FrameColumn)
     plain_columns(monkeypatch)
     plain = Run(InProcessReplay(image_tables(kind), seed=7))
-    assert isinstance(plain.replay._shared.stores[0].columns[1], np.ndarray)
+    assert isinstance(plain.replay.shared.stores[0].columns[1], np.ndarray)
     scripts = [Script(2, kind), Script(2, kind)]
     for _ in range(10):
         for run, script in zip((frames, plain), scripts, strict=True):
@@ -150,7 +150,7 @@ def test_a_moved_replay_goes_on_bit_for_bit_and_its_checkpoints_are_equal(tmp_pa
             run.check()
         assert runs[0].log == runs[1].log
         assert files[0] == files[1] and len(files[0]) == 3
-        assert runs[1].replay._shared.stores[0].columns[1]._free == runs[0].replay._shared.stores[0].columns[1]._free
+        assert runs[1].replay.shared.stores[0].columns[1]._free == runs[0].replay.shared.stores[0].columns[1]._free
     assert len(runs[0].log) > 400
 
 
@@ -176,10 +176,10 @@ def test_a_checkpoint_of_whole_stacks_is_read(tmp_path, monkeypatch):
     for writer, state in zip(new.writers, states, strict=True):
         writer.restore(state)
     new.check()
-    column = new.replay._shared.stores[0].columns[1]
+    column = new.replay.shared.stores[0].columns[1]
     assert isinstance(column, FrameColumn)
     # Of 4 a row: its neighbour is not always its writer's step before, as two writers take turns.
-    assert column.num_frames < 3 * new.replay._shared.stores[0].num_rows
+    assert column.num_frames < 3 * new.replay.shared.stores[0].num_rows
     script.play(new, 60)
     assert new.log == old.log[num_recorded:] and new.log
     new.check()
@@ -275,7 +275,7 @@ def film_replay(length: int, num_steps: int, size: int, num_actors: int = 2) -> 
 def test_memory_of_stacks_of_four():
     """84 x 84 x 4 in episodes of 50 steps, two actors, after the table is full: at most 0.35 of plain bytes."""
     with film_replay(length=50, num_steps=1600, size=600) as replay:
-        (store,) = replay._shared.stores
+        (store,) = replay.shared.stores
         plain = store.num_rows * 84 * 84 * 4
         assert replay.info("t").size == 600
         assert store.nbytes <= 0.35 * plain
@@ -290,7 +290,7 @@ def test_a_checkpoint_holds_frames_once(tmp_path):
     with film_replay(length=60, num_steps=400, size=200) as replay:
         replay.save(tmp_path)
         stored = sum(path.stat().st_size for path in tmp_path.iterdir())
-        assert stored <= 0.35 * replay._shared.stores[0].num_rows * 84 * 84 * 4
+        assert stored <= 0.35 * replay.shared.stores[0].num_rows * 84 * 84 * 4
 
 
 def test_whole_stacks_of_a_checkpoint_are_taken_apart(tmp_path, monkeypatch):

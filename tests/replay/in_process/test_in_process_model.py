@@ -98,7 +98,7 @@ class Oracle:
 
 def contents(replay: InProcessReplay, name: str) -> dict[int, tuple[int, int]]:
     """Key -> (number, last) of every item, by looking inside."""
-    items = replay._shared.items[name]
+    items = replay.shared.items[name]
     slots = items._slots.by_age()
     data = items._gather(slots)
     keys = items._keys[slots].tolist()
@@ -197,24 +197,24 @@ def test_rows_of_histories_are_kept_as_long_as_items_look_at_them(seed, tmp_path
 
     with InProcessReplay(tables) as replay, InProcessReplay(tables) as restored:
         write(replay, replay.writer(13), 10)
-        assert replay._shared.stores[0].num_rows < 120, "rows are used again"
+        assert replay.shared.stores[0].num_rows < 120, "rows are used again"
         replay.save(tmp_path)
         restored.restore(tmp_path)
-        np.testing.assert_array_equal(restored._shared.stores[0]._references, replay._shared.stores[0]._references)
+        np.testing.assert_array_equal(restored.shared.stores[0]._references, replay.shared.stores[0]._references)
         writer = restored.writer(13)
         write(restored, writer, 10)
         writer.close()
         for table in tables:
             restored.reset(table.name)
         _check_no_leak(restored, [])
-        assert restored._shared.stores[0].num_free == restored._shared.stores[0].num_rows - 1
+        assert restored.shared.stores[0].num_free == restored.shared.stores[0].num_rows - 1
 
 
 def _check_no_leak(replay: InProcessReplay, writers) -> None:
     """Every row is free, in an item, or in a writer's history; references are what these add up to."""
-    for store in replay._shared.stores:
+    for store in replay.shared.stores:
         expected = np.zeros(len(store._references), np.int64)
-        for items in replay._shared.items.values():
+        for items in replay.shared.items.values():
             for rows in items.held_rows():
                 np.add.at(expected, rows.reshape(-1), 1)
         for writer in writers:
@@ -366,7 +366,7 @@ def test_restore_refuses_a_writer_in_mid_episode_and_frees_writers_that_never_re
             replay.writer(3).restore({"rows": [1]})
         (tmp_path / "b").mkdir()
         replay.save(tmp_path / "b")
-        assert replay._shared.stores[0].num_free == 3
+        assert replay.shared.stores[0].num_free == 3
         _check_no_leak(replay, [])
 
 
@@ -380,7 +380,7 @@ def test_writers_that_are_gone_free_their_steps(closed):
             if closed:
                 writer.close()
             del writer
-        assert replay._shared.stores[0].num_rows <= 12
+        assert replay.shared.stores[0].num_rows <= 12
 
 
 def test_a_writer_that_is_gone_is_in_no_checkpoint_and_in_nobodys_way(tmp_path):
@@ -408,8 +408,8 @@ def test_each_step_is_stored_once():
             for n in (8, 16):
                 if i + 1 >= n:
                     writer.create_item(str(n), 1.0, i + 1 - n, i + 1)
-        assert replay._shared.stores[0].num_rows == 1001
-        assert len(replay._shared.stores) == 1
+        assert replay.shared.stores[0].num_rows == 1001
+        assert len(replay.shared.stores) == 1
 
 
 @pytest.mark.full
