@@ -32,7 +32,8 @@ CONTINUOUS = (
     "cql", "crossq", "crr", "d4pg", "ddpg", "droq", "iql", "mpo", "recurrent_sac", "redq", "sac", "td3", "td3_bc",
     "tqc",
 )  # fmt: skip
-ON_POLICY = ("a2c", "impala", "npg", "pqn", "ppo", "reinforce", "trpo")
+ON_POLICY = ("a2c", "impala", "mappo", "npg", "ppo", "pqn", "reinforce", "trpo")
+TEAMS = ("mappo", "qmix")
 SEQUENCES = {"sequence_length": 8, "sequence_period": 4, "min_replay_size": 4}
 # A setting that was renamed stands here under both names: each commit takes the one it knows.
 OF_AN_AGENT: dict[str, dict[str, Any]] = {
@@ -193,6 +194,8 @@ def main() -> None:
         num_envs = 2 if name in ON_POLICY else None
         continuous = name in CONTINUOUS or case.endswith("/continuous")
         environment = "agentkit:point_mass" if continuous else "agentkit:catch"
+        if name in TEAMS:
+            environment = "team:agentkit:two_step_game"
         agent = make_agent(name, changes)
         if case in ADDONS:
             environment = ADDONS[case][1]

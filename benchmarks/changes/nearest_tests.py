@@ -40,6 +40,7 @@ NEAREST: dict[str, tuple[str, ...]] = {
     "agents/common/natural_gradient": ("agents/test_natural_gradient.py", "agents/test_npg.py"),
     "agents/common/prioritized": ("losses/test_value.py", "agents/test_losses_by_hand.py", "agents/test_schedules.py"),
     "agents/common/ranges": ("agents/test_ranges.py",),
+    "agents/common/soft_policy": ("agents/test_droq.py", "agents/test_tqc.py"),
     "agents/common/torso": ("agents/test_torso.py",),
     "agents/common/drq": ("agents/addons/test_drq.py",),
     "agents/common/past": ("agents/addons/test_views.py",),
