@@ -146,7 +146,8 @@ def test_a_node_that_computes_gradients_has_room_for_all_that_it_writes_before_i
     store = VariableStore()
     store.publish(1, update.variables(update.init(jax.random.PRNGKey(0))))
     sent = []
-    context = types.SimpleNamespace(ready=lambda: None, should_stop=False, gauge=lambda **_: None)
+    store_of_run = types.SimpleNamespace(run_id="")
+    context = types.SimpleNamespace(store=store_of_run, ready=lambda: None, should_stop=False, gauge=lambda **_: None)
 
     def heartbeat(steps, gradients):
         context.should_stop = steps > 200
