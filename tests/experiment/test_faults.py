@@ -30,9 +30,15 @@ def is_up(status, name, incarnation):
     return node["incarnation"] > incarnation and node["state"] == "ready"
 
 
+def is_struck_now(status, name):
+    """The node is ready, and in no call that it announced, such as a save: one stopped there has minutes for it."""
+    node = status["nodes"][name]
+    return node["state"] == "ready" and node["pid"] and not status["values"].get(f"busy/{name}")
+
+
 def strike(program, name, number):
     """Sends a signal to a node; what it cost."""
-    before = program.wait_for(lambda s: s["nodes"][name]["state"] == "ready" and s["nodes"][name]["pid"], LIMIT_SECONDS)
+    before = program.wait_for(lambda s: is_struck_now(s, name), LIMIT_SECONDS)
     node, totals = before["nodes"][name], before["totals"]
     inserted = before["values"]["tables"]["transitions"]["num_inserted"]
     version = before["nodes"]["learner-0"]["gauges"].get("updates", 0)

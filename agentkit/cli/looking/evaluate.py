@@ -27,11 +27,12 @@ def evaluate(arguments: argparse.Namespace) -> int:
     from agentkit import experiment
 
     imports = import_packages(arguments.imports)
-    if "policies" in experiment.read_record(arguments.run):
-        return _evaluate_several(arguments, imports)
+    record = experiment.read_record(arguments.run)
+    environment = record["environment"]
+    if "policies" in record:
+        return _evaluate_several(arguments, environment, imports)
     if arguments.opponent:
         raise ConfigError("--opponent is for runs of several agents. Leave it out.")
-    environment = experiment.read_record(arguments.run)["environment"]
     settings = parse_environment_settings(arguments.env_set, environment)
     limit = {} if arguments.max_steps is None else {"evaluation_max_steps": arguments.max_steps}
     try:
@@ -54,16 +55,15 @@ def evaluate(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _evaluate_several(arguments: argparse.Namespace, imports: Sequence[str]) -> int:
+def _evaluate_several(arguments: argparse.Namespace, environment: str | None, imports: Sequence[str]) -> int:
     """Plays episodes of several agents; prints a line for each, with its mean return and its wins."""
     if arguments.video is not None:
         raise ConfigError("--video is not for several agents yet: it films one. Leave it out.")
     from agentkit import experiment
     from agentkit.experiment.multi_agent.config import Frozen
 
-    config = experiment.read_record(arguments.run)
     changes: dict[str, Any] = {} if arguments.max_steps is None else {"evaluation_max_steps": arguments.max_steps}
-    if settings := parse_environment_settings(arguments.env_set, config["environment"]):
+    if settings := parse_environment_settings(arguments.env_set, environment):
         changes["environment_settings"] = settings
     opponents: dict[str, Frozen | str] = {}
     for text in arguments.opponent or ():
@@ -82,7 +82,8 @@ def _evaluate_several(arguments: argparse.Namespace, imports: Sequence[str]) -> 
         raise ConfigError(str(error)) from error
     print(f"checkpoint of step {found['steps']:,.0f}")
     for name, value in found.items():
-        if agent_id := name.removeprefix("episode_return/") if name.startswith("episode_return/") else "":
+        what, _, agent_id = name.partition("/")
+        if what == "episode_return" and agent_id:
             wins = f", wins {found[f'wins/{agent_id}']:.0%}" if f"wins/{agent_id}" in found else ""
             say(f"{agent_id}: mean return {value:.2f}{wins}{' (opponent)' if agent_id in opponents else ''}")
     say(
