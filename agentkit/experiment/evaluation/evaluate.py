@@ -94,9 +94,7 @@ class Evaluator:
         loop = self._loop(number)
         records: list[dict[str, float]] = []
         used = 0.0
-        while len(records) < num_episodes and (
-            max_steps is None or not records or used + used / len(records) <= max_steps
-        ):
+        while wants_another(len(records), used, num_episodes, max_steps):
             if should_stop():
                 return None
             ended = loop.run(num_steps=1)
@@ -106,14 +104,7 @@ class Evaluator:
         return self._summary(records[:num_episodes])
 
     def _summary(self, records: list[dict[str, float]]) -> dict[str, float]:
-        returns = [record["episode_return"] for record in records]
-        summary = {
-            "episode_return": float(np.mean(returns)),
-            "episode_return_min": float(np.min(returns)),
-            "episode_return_max": float(np.max(returns)),
-            "episode_length": float(np.mean([record["episode_length"] for record in records])),
-            "evaluation_episodes": len(records),
-        }
+        summary = summarise(records)
         added = dict.fromkeys(name for record in records for name in record if name not in _OF_THE_LOOP)
         for name in added if self._observers else ():
             summary[name] = float(np.mean([record[name] for record in records if name in record]))
@@ -183,6 +174,25 @@ class Evaluator:
 
 
 _OF_THE_LOOP = ("steps", "episodes", "episode_return", "episode_length", "steps_per_second")
+
+
+def wants_another(num_played: int, num_steps: float, num_episodes: int, max_steps: float | None) -> bool:
+    """Returns whether an evaluation goes on after so many episodes and steps; see `Evaluator.run`."""
+    if num_played >= num_episodes:
+        return False
+    return max_steps is None or not num_played or num_steps + num_steps / num_played <= max_steps
+
+
+def summarise(records: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Returns the mean, the least and the greatest return of episodes, their mean length, and how many there are."""
+    returns = [record["episode_return"] for record in records]
+    return {
+        "episode_return": float(np.mean(returns)),
+        "episode_return_min": float(np.min(returns)),
+        "episode_return_max": float(np.max(returns)),
+        "episode_length": float(np.mean([record["episode_length"] for record in records])),
+        "evaluation_episodes": len(records),
+    }
 
 
 def seed_of_evaluation(seed: int, number: int) -> int:

@@ -13,7 +13,7 @@ from agentkit.envs.step_check import StepCheck
 from agentkit.errors import ConfigError, says_what_was_meant, unknown_name
 from agentkit.experiment.checks.step_watch import StepWatch
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
-from agentkit.experiment.evaluation.evaluate import seed_of_evaluation
+from agentkit.experiment.evaluation.evaluate import seed_of_evaluation, summarise, wants_another
 from agentkit.experiment.multi_agent.config import Frozen, MultiAgentConfig, read_multi_agent_config, who_plays
 from agentkit.experiment.multi_agent.players import Player, load_player, load_players
 from agentkit.experiment.policies.restore_policy import find_checkpoint
@@ -60,16 +60,14 @@ class MultiAgentEvaluator:
         loop = self._loop(number)
         records: list[dict[str, float]] = []
         used = 0.0
-        while len(records) < num_episodes and (
-            max_steps is None or not records or used + used / len(records) <= max_steps
-        ):
+        while wants_another(len(records), used, num_episodes, max_steps):
             ended = loop.run(num_episodes=1, stop=should_stop)
             if not ended:
                 return None
             records += ended
             used += ended[0]["episode_length"]
         self.num_cut = loop.num_cut
-        return summarise(records)
+        return summarise_agents(records)
 
     def episodes(self, num_episodes: int, number: int = 0) -> list[dict[str, float]]:
         """Plays episodes and returns their own records."""
@@ -115,19 +113,12 @@ class MultiAgentEvaluator:
         self.close()
 
 
-def summarise(records: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def summarise_agents(records: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Returns the means of episodes' records, as `MultiAgentEvaluator.run` says."""
-    returns = [record["episode_return"] for record in records]
     agents = [name.removeprefix(_RETURN) for name in records[0] if name.startswith(_RETURN)]
     by_agent = np.array([[record[_RETURN + agent_id] for agent_id in agents] for record in records])
-    summary = {
-        "episode_return": float(np.mean(returns)),
-        "episode_return_min": float(np.min(returns)),
-        "episode_return_max": float(np.max(returns)),
-        "episode_length": float(np.mean([record["episode_length"] for record in records])),
-        "evaluation_episodes": len(records),
-        **{_RETURN + agent_id: float(mean) for agent_id, mean in zip(agents, by_agent.mean(axis=0), strict=True)},
-    }
+    summary = summarise(records)
+    summary |= {_RETURN + agent_id: float(mean) for agent_id, mean in zip(agents, by_agent.mean(axis=0), strict=True)}
     if len(agents) > 1:
         highest = by_agent == by_agent.max(axis=1, keepdims=True)
         wins = (highest & (highest.sum(axis=1, keepdims=True) == 1)).mean(axis=0)
@@ -173,5 +164,5 @@ def evaluate_multi_agent(
             raise unknown_name("agent", agent_id, agent_specs)
         by_agent[agent_id] = load_player(opponent, agent_specs[agent_id])
     with MultiAgentEvaluator(config, by_agent) as evaluator:
-        record = summarise(evaluator.episodes(num_episodes))
+        record = summarise_agents(evaluator.episodes(num_episodes))
         return {"steps": find_checkpoint(run, checkpoint).step, **record, "episodes_cut": evaluator.num_cut}

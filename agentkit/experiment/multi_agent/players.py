@@ -104,14 +104,14 @@ class Trained:
 
     def as_player(self) -> Player:
         """Returns the policy to be judged by."""
-        return _player(self.agent, self.parts, self.store)
+        return _player(self.agent, self.parts.networks, self.spec, self.store)
 
 
-def _player(agent: Agent[Any], parts: AgentParts, store: VariableStore) -> Player:
-    policy = find_policy(agent, parts.networks, evaluation=True)
+def _player(agent: Agent[Any], networks: Any, spec: EnvironmentSpec, store: VariableStore, run: str = "") -> Player:
+    policy = find_policy(agent, networks, evaluation=True)
     if not isinstance(policy, CompiledPolicy):
-        raise _no_own_actor("The policy")
-    return Player(parts.environment_spec, policy, store)
+        raise _no_own_actor(f"The policy{run and f' of {run}'}")
+    return Player(spec, policy, store)
 
 
 def _no_own_actor(who: str) -> ConfigError:
@@ -169,11 +169,8 @@ def load_player(frozen: Frozen | str, spec: EnvironmentSpec) -> Player:
         if frozen.policy is not None:
             raise ConfigError(f"{frozen.run} is a run of one agent; leave out policy={frozen.policy!r}.")
         restored = restore_policy(frozen.run, frozen.checkpoint)
-        agent = restored.experiment.agent
-        policy = find_policy(agent, restored.networks, evaluation=True)
-        if not isinstance(policy, CompiledPolicy):
-            raise _no_own_actor(f"The policy of {frozen.run}")
-        player = Player(restored.environment_spec, policy, restored.store)
+        agent, spec_then = restored.experiment.agent, restored.environment_spec
+        player = _player(agent, restored.networks, spec_then, restored.store, str(frozen.run))
     check_fits(spec, player.spec.observations, player.spec.actions)
     return player
 
@@ -210,5 +207,5 @@ def load_players(config: MultiAgentConfig, run: Any, checkpoint: str | int = "ne
             raise ConfigError(f"{policy_id!r} has a learner of its own, whose policy cannot be read from a folder yet.")
         state = nests.restore_from_paths(placeholders(parts.state), learner["state"], f"The learner of {policy_id!r}")
         store.publish(int(learner["num_updates"]), parts.compiled_update.variables(state))
-        players[policy_id] = _player(agent, parts, store)
+        players[policy_id] = _player(agent, parts.networks, spec, store)
     return players
