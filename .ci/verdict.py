@@ -1,7 +1,7 @@
 """Judges what a test run reported (``--report``): gives races a second chance, and finds what passed nowhere.
 
-.ci/verdict.py again REPORT       runs at most three failed tests once more, alone, in a fresh process
-.ci/verdict.py nowhere REPORT...  lists the tests that passed in none of the reports, of all stacks
+.ci/verdict.py again REPORT [--full]  runs at most three failed tests once more, alone, in a fresh process
+.ci/verdict.py nowhere REPORT...      lists the tests that passed in none of the reports, of all stacks
 """
 
 import json
@@ -16,7 +16,7 @@ from typing import Any
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 MOST_FAILURES = 3
 
-# One process, and nothing that depends on a clock: what fails here once is a defect.
+# One process, and nothing that depends on a clock: what fails here once is a defect, but for what a test costs.
 IN_PROCESS = ("tests/losses/", "tests/adders/", "tests/replay/in_process/", "tests/networks/", "tests/agents/")
 IN_PROCESS_BUT = {"reverb", "ray"}
 
@@ -50,13 +50,18 @@ def why_no_second_chance(failed: Iterable[Line], forgiven: set[str]) -> list[str
     for line in failed:
         if line["id"] in forgiven:
             why.append(f"{line['id']} was forgiven once already: tests/flaky.txt has it.")
+        elif line.get("too_dear"):
+            continue
         elif line["id"].startswith(IN_PROCESS) and not IN_PROCESS_BUT & set(line.get("marks", ())):
             why.append(f"{line['id']} runs in one process, without a clock: it is no race.")
     return why
 
 
-def again(report: str) -> int:
-    """Runs a report's failed tests once more and says what came of it; returns 0 where all of them passed."""
+def again(report: str, *tier: str) -> int:
+    """Runs a report's failed tests once more and says what came of it; returns 0 where all of them passed.
+
+    What then passed is added to the report.
+    """
     failed = [line for line in read(report) if line["outcome"] == "failed"]
     if not failed:
         print("The run failed, and its report has no failed test: see its output.")
@@ -65,10 +70,13 @@ def again(report: str) -> int:
         print("\n".join(why))
         return 1
     with tempfile.NamedTemporaryFile(suffix=".jsonl") as file:
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--full", f"--report={file.name}"]
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tier, f"--report={file.name}"]
         environment = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
         subprocess.run([*command, *(line["id"] for line in failed)], cwd=ROOT, env=environment, check=False)
-        passed = {line["id"] for line in read(file.name) if line["outcome"] == "passed"}
+        found = [line for line in read(file.name) if line["outcome"] == "passed"]
+    with open(report, "a") as file_of_all:
+        file_of_all.writelines(f"{json.dumps(line)}\n" for line in found)
+    passed = {line["id"] for line in found}
     for line in failed:
         if line["id"] in passed:
             print(f"FLAKY: {line['id']}\n{line['shown']}")
@@ -97,10 +105,10 @@ def nowhere(reports: Iterable[Iterable[Line]]) -> list[str]:
 
 def main() -> int:
     """Runs what the command line asks for."""
-    what, *reports = sys.argv[1:]
+    what, *arguments = sys.argv[1:]
     if what == "again":
-        return again(*reports)
-    missing = nowhere(map(read, reports))
+        return again(*arguments)
+    missing = nowhere(map(read, arguments))
     print("\n".join(["These tests passed on no stack:", *missing] if missing else ["Each test passed on a stack."]))
     return int(bool(missing))
 

@@ -2,8 +2,9 @@
 
 A line has the test's ``id``, its ``outcome`` (passed, failed or skipped), its ``marks``, seconds of the ``clock`` and
 of the ``processor`` (with child processes), how many programs XLA ``compiled`` and how many ``processes`` the test's
-own process started, and what is ``shown`` of a failure. A file that is skipped as a whole has a line, too, and so have
-tests that were selected and ``left`` to ``--full``, and those ``deselected`` by marks or words.
+own process started, whether it was ``too_dear``, and what is ``shown`` of a failure. A file that is skipped as a whole
+has a line, too, and so have tests that were selected and ``left`` to ``--full``, and those ``deselected`` by marks or
+words.
 """
 
 import json
@@ -74,6 +75,7 @@ class Report:
             light = report.passed and not item.config.getoption("--full")
             if light and (says := tiers.too_dear(cost["processor"], tiers.TEST_SECONDS)):
                 report.outcome, report.longrepr = "failed", f"{item.nodeid} took {says}."
+                cost["too_dear"] = True
         return report
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:

@@ -91,7 +91,7 @@ def test_the_landing_tier_has_one_case_limits_of_time_and_of_what_a_test_costs(t
         "test_that_hangs": "failed",
     }
     assert "as it should" in lines["test_that_fails"]["shown"]
-    assert "processor time" in lines["test_that_is_dear"]["shown"]
+    assert "processor time" in lines["test_that_is_dear"]["shown"] and lines["test_that_is_dear"]["too_dear"]
     assert "Timeout" in lines["test_that_hangs"]["shown"] and lines["test_that_hangs"]["clock"] < 60
     assert lines["test_of_the_landing_tier"]["processes"] == 1 and lines["test_of_cases[1]"]["marks"] == [
         "one_case",
@@ -120,13 +120,15 @@ def test_only_few_that_may_be_races_run_again() -> None:
     assert verdict.why_no_second_chance(failed, {failed[0]["id"]})
     assert verdict.why_no_second_chance([{"id": "tests/losses/test_value.py::test_a", "marks": []}], set())
     assert not verdict.why_no_second_chance([{"id": "tests/agents/test_ppo.py::test_a", "marks": ["reverb"]}], set())
+    assert not verdict.why_no_second_chance([{"id": "tests/agents/test_ppo.py::test_a", "too_dear": True}], set())
 
 
 @pytest.mark.full
 def test_what_passes_alone_is_called_flaky(tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]) -> None:
     race = "tests/test_errors.py::test_unknown_name_proposes_nothing_far_off"
-    (tmp_path / "report.jsonl").write_text(json.dumps({"id": race, "outcome": "failed", "shown": "for once"}))
-    assert load_verdict().again(str(tmp_path / "report.jsonl")) == 0
+    report = tmp_path / "report.jsonl"
+    report.write_text(json.dumps({"id": race, "outcome": "failed", "shown": "for once"}) + "\n")
+    assert load_verdict().again(str(report)) == 0 and not load_verdict().nowhere([load_verdict().read(report)])
     assert f"FLAKY: {race}\nfor once\n1 failed, 1 of them passed alone" in capfd.readouterr().out
 
 

@@ -15,6 +15,7 @@ from agentkit.agents.common.advantages import Minibatch, Trajectories
 from agentkit.experiment import ExperimentConfig, run
 from agentkit.testing.agent import AgentContract, Change
 from agentkit.testing.learning import learns
+from agentkit.testing.programs import quickly_compiled
 from agentkit.types import ReplaySample
 from tests.agents import on_policy_settings
 from tests.agents.on_policy_training import Training, rows_of
@@ -64,7 +65,7 @@ class TestMappo(AgentContract):
 
 
 def outputs(networks: nets.PolicyValue, seen: Any) -> tuple[np.ndarray, np.ndarray]:
-    distribution, values = networks.apply(networks.init(KEY), seen)
+    distribution, values = quickly_compiled(lambda o: networks.apply(networks.init(KEY), o))(seen)
     return np.asarray(distribution.logits), np.asarray(values)
 
 

@@ -15,6 +15,7 @@ from agentkit.experiment import ExperimentConfig, run
 from agentkit.learning import SgdState
 from agentkit.testing.agent import AgentContract, Change
 from agentkit.testing.learning import learns
+from agentkit.testing.programs import quickly_compiled
 from agentkit.types import ReplaySample, SampleInfo, Transition
 from tests.agents import settings
 from tests.agents.teams import make_hints
@@ -64,16 +65,17 @@ def observations_of(spec: specs.EnvironmentSpec, size: int) -> Any:
 def test_agents_that_are_alike_share_parameters_and_see_who_they_are() -> None:
     spec, networks = networks_of(make_hints)
     assert networks.team.ids == ("ann", "ben", "cy") and networks.team.kinds == ((0, 1), (2,))
-    params, seen = networks.init(KEY), observations_of(spec, 4)
+    params, seen = quickly_compiled(networks.init)(KEY), observations_of(spec, 4)
     seen["agents"]["ben"] = seen["agents"]["ann"]
-    q = networks.q_values(params, seen)
+    q_values = quickly_compiled(networks.q_values)
+    q = q_values(params, seen)
     assert q.shape == (4, 3, 3)
     np.testing.assert_array_equal(q[:, :2, 2], specs.ILLEGAL_VALUE)  # They choose one of 2.
     assert np.all(q[:, 0, :2] != q[:, 1, :2])
     weights = [leaf.shape for leaf in jax.tree.leaves(params.agents) if leaf.ndim == 2]
     assert sorted(weights) == [(5, 8), (6, 8), (8, 2), (8, 3)]  # 2 or 3 numbers seen, and an indicator of 3 agents.
     moved = {**seen, "agents": {**seen["agents"], "ben": seen["agents"]["ben"] + 1}}
-    changed = np.any(networks.q_values(params, moved) != q, axis=(0, 2))
+    changed = np.any(q_values(params, moved) != q, axis=(0, 2))
     assert changed.tolist() == [False, True, False], "an agent's values depend on what another one sees"
 
 
@@ -82,20 +84,20 @@ def test_no_agents_value_lowers_the_teams_and_the_state_decides_by_how_much_each
     spec, networks = networks_of(environment)
     seen, num_agents = observations_of(spec, 64), len(networks.team.ids)
     values = jnp.asarray(np.random.default_rng(1).normal(size=(64, num_agents)), jnp.float32)
-    slopes = jax.vmap(jax.grad(lambda v, o: networks.mix(networks.init(KEY), v[None], o)[0]))(
-        values, jax.tree.map(lambda x: x[:, None], seen)
-    )
+    params, mix = quickly_compiled(networks.init)(KEY), quickly_compiled(networks.mix)
+    # A row's mixture depends on its own values only, so the sum's gradient is that of each.
+    slopes = quickly_compiled(jax.grad(lambda v: jnp.sum(networks.mix(params, v, seen))))(values)
     assert np.all(slopes >= 0) and np.all(np.std(slopes, axis=0) > 1e-3)
     hidden = "agents" if "state" in seen else "state"
     moved = {name: part if name != hidden else jax.tree.map(lambda x: x + 1, part) for name, part in seen.items()}
-    mixed = [networks.mix(networks.init(KEY), values, o) for o in (seen, moved)]
+    mixed = [mix(params, values, o) for o in (seen, moved)]
     np.testing.assert_array_equal(*mixed)  # Where there is a state, the mixer sees nothing else.
 
 
 def test_the_monotonic_mixture_is_the_papers() -> None:
     """Its hypernetworks by numpy, of parameters that are drawn."""
     spec, networks = networks_of("team:agentkit:two_step_game", mixing_size=4)
-    params, seen = networks.init(KEY), observations_of(spec, 5)
+    params, seen = quickly_compiled(networks.init)(KEY), observations_of(spec, 5)
     leaves = params.mixer
     layers = [leaves[name] for name in ("linear", "linear_1", "linear_2", "linear_3", "linear_4")]
     first, bias, final, inner, last = (lambda x, p=p: x @ np.asarray(p["w"]) + np.asarray(p["b"]) for p in layers)
@@ -104,7 +106,7 @@ def test_the_monotonic_mixture_is_the_papers() -> None:
     hidden = np.einsum("bn,bns->bs", values, np.abs(first(state)).reshape(5, 2, 4)) + bias(state)
     hidden = np.where(hidden > 0, hidden, np.exp(np.minimum(hidden, 0)) - 1)
     expected = np.sum(hidden * np.abs(final(state)), 1) + last(np.maximum(inner(state), 0))[:, 0]
-    np.testing.assert_allclose(networks.mix(params, values, seen), expected, rtol=2e-5)
+    np.testing.assert_allclose(quickly_compiled(networks.mix)(params, values, seen), expected, rtol=2e-5)
 
 
 def tabular(q: Any) -> qmix.Networks:

@@ -10,6 +10,7 @@ import pytest
 
 from agentkit import networks
 from agentkit.errors import SpecError
+from agentkit.testing.programs import quickly_compiled
 
 NETWORK = hk.without_apply_rng(hk.transform(networks.residual_torso))
 
@@ -142,7 +143,8 @@ def test_too_small_images_are_refused(shape: tuple[int, ...]) -> None:
 
 def test_what_comes_beside_an_image_stays_as_its_numbers() -> None:
     nest = {"image": some_images((16, 16, 3)), "speed": np.ones((2, 3), np.float32)}
-    features = NETWORK.apply(NETWORK.init(jax.random.PRNGKey(0), nest), nest)
+    params = quickly_compiled(NETWORK.init)(jax.random.PRNGKey(0), nest)
+    features = quickly_compiled(NETWORK.apply)(params, nest)
     assert features.shape == (2, 256 + 3)
     np.testing.assert_array_equal(features[:, 256:], nest["speed"])
 
