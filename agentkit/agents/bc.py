@@ -29,7 +29,7 @@ from agentkit.actors import (
 )
 from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts, given
 from agentkit.agents.common.experience import ReplayConfig, Transitions
-from agentkit.agents.common.optimizers import Optimizer
+from agentkit.agents.common.optimizers import Optimizer, optimizer_of
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Fraction, Positive, Sizes
 from agentkit.agents.common.torso import with_torso
@@ -127,11 +127,7 @@ def make_update(networks: Networks, loss: Loss, config: Config, optimizer: Optim
     return sgd(
         loss,
         networks.policy.init,
-        adam(
-            config.learning_rate,
-            config.max_grad_norm,
-            epsilon=config.adam_epsilon,
-        ),
+        optimizer_of(optimizer, config, adam(config.learning_rate, config.max_grad_norm, epsilon=config.adam_epsilon)),
     )
 
 

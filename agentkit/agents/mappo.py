@@ -109,6 +109,7 @@ def make_networks(
         seen = torso(nets.seen_by_all(observation)) if config.critic == "team" else None
 
         def head(features: Array, own: Nest, num_actions: int) -> jax.Array:
+            del own, num_actions
             if seen is not None:
                 features = jnp.concatenate([features, jnp.tile(seen, (len(features) // len(seen), 1))], axis=-1)
             return nets.orthogonal_mlp(features, config.hidden_sizes, 1, activation=jnp.tanh)

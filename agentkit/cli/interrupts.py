@@ -34,7 +34,7 @@ def end_at_once() -> None:
         signal.signal(signal.SIGINT, _end)
 
 
-def _end(number: int, frame: FrameType | None) -> None:
+def _end(_number: int, _frame: FrameType | None) -> None:
     with contextlib.suppress(OSError):
         os.write(2, f"{MESSAGE}\n".encode())  # sys.stderr may be in use by the very code that was interrupted.
     os._exit(INTERRUPTED)

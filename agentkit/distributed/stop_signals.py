@@ -26,7 +26,7 @@ def signals_ask_to_stop(store: RunStore) -> Iterator[None]:
     previous: dict[int, Any] = {}
     seen: list[float] = []
 
-    def handle(number: int, frame: Any) -> None:
+    def handle(number: int, _frame: Any) -> None:
         if seen:
             # Some senders (`timeout`, schedulers) signal the process and its group: that is one word, not two. A
             # closed terminal's come from the shell and from the system, whenever they like.

@@ -156,7 +156,7 @@ def run_pickled(message: bytes, run_address: RunAddress) -> int:
 
     with set_by_signals(stop) as set_stop:
 
-        def on_signal(number: int, frame: Any) -> None:
+        def on_signal(number: int, _frame: Any) -> None:
             signals.append(number)
             set_stop()  # It may be sent twice; who has no patience sends SIGKILL.
 

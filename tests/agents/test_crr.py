@@ -111,7 +111,7 @@ def test_critics_and_policy_draw_with_keys_of_their_own_at_each_update() -> None
     """Losses that are what they draw, in place of CRR's own."""
     drawn = crr.Losses(
         critic=lambda critics, state, batch, key: LossOutput(jax.random.normal(key), {}),
-        policy=lambda policy, state, batch, key: jax.random.normal(key),
+        policy=lambda policy, state, batch, key: LossOutput(jax.random.normal(key), {}),
     )
     agent = crr.make_agent(crr.Config(hidden_sizes=(8,)), make_losses=lambda networks, config: drawn)
     update = agent.make_update(agent.make_networks(specs.make_environment_spec(Chain(terminates=True))))

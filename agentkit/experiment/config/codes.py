@@ -171,7 +171,7 @@ def _read_dict(code: Mapping[str, Any], path: str, depth: int) -> Code:
     return Code("dict", None, pairs)
 
 
-def _read_function(code: Mapping[str, Any], path: str, depth: int) -> Code:
+def _read_function(code: Mapping[str, Any], path: str, _depth: int) -> Code:
     return Code("function", _name(code["function"], path), digest=code.get("digest"))
 
 
@@ -187,13 +187,13 @@ def _read_partial(code: Mapping[str, Any], path: str, depth: int) -> Code:
     return Code("partial", None, (("", function), *inside))
 
 
-def _read_path(code: Mapping[str, Any], path: str, depth: int) -> Code:
+def _read_path(code: Mapping[str, Any], path: str, _depth: int) -> Code:
     if not _is_text(code["path"]):
         raise _refusal(path, code)
     return Code("path", code["path"])
 
 
-def _read_array(code: Mapping[str, Any], path: str, depth: int) -> Code:
+def _read_array(code: Mapping[str, Any], path: str, _depth: int) -> Code:
     numbers, dtype = code["array"], code["dtype"]
     if not _is_text(dtype) or _shape(numbers) is None:
         raise _refusal(path, code)
@@ -214,7 +214,7 @@ def _shape(numbers: Any, most: int = MAX_ARRAY, depth: int = 0) -> tuple[int, ..
     return shape if math.prod(shape) <= most else None
 
 
-def _read_same_as(code: Mapping[str, Any], path: str, depth: int) -> Code:
+def _read_same_as(code: Mapping[str, Any], path: str, _depth: int) -> Code:
     if code["same_as"] != "config":
         raise _refusal(path, code)
     return Code("same_as", "config")

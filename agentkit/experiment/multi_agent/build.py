@@ -100,7 +100,7 @@ def build(
         _start_learning(config, each, replays[each.policy_id], keys[each.policy_id], loop, logs, hooks, stack)
         for each in trained
     ]
-    for message in filter(None, (lacking, *_tell(config, plays, found, loop))):
+    for message in filter(None, (lacking, *_tell(plays, found, loop))):
         logs.message(message)
     evaluator = None
     if evaluation_plan(config).period:  # type: ignore[arg-type]
@@ -231,9 +231,7 @@ def _start_learning(
     return Learning(trained, replay, dataset, learner)
 
 
-def _tell(
-    config: MultiAgentConfig, plays: Mapping[AgentId, str], found: checkpoint.Checkpoint | None, loop: MultiAgentLoop
-) -> list[str]:
+def _tell(plays: Mapping[AgentId, str], found: checkpoint.Checkpoint | None, loop: MultiAgentLoop) -> list[str]:
     """Returns lines for the user: who plays by which policy, and whether the run can be repeated."""
     who: dict[str, list[AgentId]] = {}
     for agent_id, policy_id in plays.items():

@@ -71,7 +71,7 @@ def read_fillings(experiment: ExperimentConfig, spec: EnvironmentSpec, policy: P
     if not fillings:
         return []
     tables = {table.name: table for table in agent.make_tables(spec)}
-    extras = _extras(experiment, tables[plan.table], policy)
+    extras = _extras(tables[plan.table], policy)
     return [Filling(table, _name(data), _read(experiment, data, spec), make, extras) for table, data, make in fillings]
 
 
@@ -156,7 +156,7 @@ class _Played(dm_env.Environment):
         return self._spec.actions
 
 
-def _extras(experiment: ExperimentConfig, table: Table, policy: Policy | None) -> Nest:
+def _extras(table: Table, policy: Policy | None) -> Nest:
     """Returns what the data have in the place of a policy's extras: a memory that has seen nothing.
 
     Raises:
