@@ -32,7 +32,6 @@ def main() -> int:
         arguments.env,
         arguments.steps,
         seed=arguments.seed,
-        replay="reverb",
         run_directory=arguments.run,
         evaluation_period=max(arguments.steps // 10, 1),
         checkpoint_period=max(arguments.steps // 10, 1),

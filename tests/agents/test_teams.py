@@ -57,8 +57,7 @@ def test_a_run_by_name_is_resumed_judged_and_loaded(tmp_path: pathlib.Path) -> N
     folder = tmp_path / "run"
     agentkit.train("qmix", "team:agentkit:two_step_game", 60, run_directory=folder, progress=False, **settings)
     assert agentkit.resume(folder, num_steps=90).steps == 90
-    place = np.float32([1, 0, 0])
-    observation = {"agents": {"agent_1": place, "agent_2": place}, "state": place}
-    action = agentkit.load(folder).select_action(observation)
-    for name, spec in agentkit.envs.make("team:agentkit:two_step_game").action_spec().items():
+    environment = agentkit.envs.make("team:agentkit:two_step_game")
+    action = agentkit.load(folder).select_action(environment.reset().observation)
+    for name, spec in environment.action_spec().items():
         spec.validate(action[name])

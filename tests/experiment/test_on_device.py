@@ -287,4 +287,5 @@ def test_an_agents_own_actor_is_refused(tmp_path):
 
 @pytest.mark.full
 def test_ppo_learns_cartpole_on_the_device():
-    learns(registry.make("ppo"), "jax:cartpole", 200_000, 400.0, num_envs=64, on_device=True, num_episodes=10)
+    """Three times what suffices. At a constant step size it may unlearn it once (seed 1 at 190,000 steps)."""
+    learns(registry.make("ppo"), "jax:cartpole", 100_000, 400.0, num_envs=64, on_device=True, num_episodes=10)
