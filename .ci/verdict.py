@@ -23,6 +23,7 @@ IN_PROCESS_BUT = {"reverb", "ray"}
 # What both stacks skip, and who runs it.
 ELSEWHERE = {
     "tests/envs/test_gymnax.py": ".ci/smoke, with the gymnasium that gymnax wants",
+    "tests/envs/test_others_in_jax.py": ".ci/smoke, with the mujoco that MuJoCo Playground wants",
     "tests/envs/test_metaworld.py": ".ci/smoke, with the mujoco that Meta-World wants",
     "tests/launch/test_slurm.py": "a machine that has SLURM, which no package index has",
 }

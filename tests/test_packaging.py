@@ -93,8 +93,8 @@ def unmet(lock: str, requirements: list[packaging.requirements.Requirement]) -> 
 
 
 EXTRAS = set(PYPROJECT["project"]["optional-dependencies"])
-# They want an older mujoco than dm_control's and an older gymnasium than box2d's, and so environments of their own.
-LOCKED = EXTRAS - {"metaworld", "gymnax"}
+# They want another mujoco than dm_control's or an older gymnasium than box2d's, and so environments of their own.
+LOCKED = EXTRAS - {"metaworld", "gymnax", "brax", "jumanji", "navix", "playground"}
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ _OWN = {
 }
 SIMULATORS = {
     "atari": "Breakout",
+    "brax": "ant",
     "bsuite": "catch/0",
     "dm_control": "cheetah/run",
     "dm_control_pixels": "cheetah/run",
@@ -34,13 +35,18 @@ SIMULATORS = {
     "gymnasium": "HalfCheetah-v5",
     "gymnasium_vector": "CartPole-v1",
     "jax": "cartpole",
+    "jumanji": "Snake-v1",
     "metaworld": "reach",
     "minatar": "Breakout",
     "minigrid": "DoorKey-5x5",
+    "navix": "Navix-Empty-5x5-v0",
+    "playground": "CartpoleBalance",
     "robotics": "PointMaze_UMaze",
     "team": "pettingzoo:mpe/simple_spread_v3",
 }
 """Prefixes of simulators, each with the name of one of its environments."""
+IN_JAX = ("brax", "gymnax", "jumanji", "navix", "playground")
+"""Prefixes of others' environments in JAX, each with its file in ``agentkit/envs/jax``."""
 GYMNASIUM_PREFIXES = ("gymnasium", "gymnasium_vector", "atari", "metaworld", "minigrid", "robotics")
 """Prefixes of environments that gymnasium makes, and that draw with ``render_mode="rgb_array"``."""
 
@@ -176,7 +182,7 @@ def factory_of(prefix: str) -> Factory:
         return _registered[prefix]
     if prefix == "agentkit":
         return _make_own
-    return importlib.import_module(f"agentkit.envs.{'jax.' * (prefix == 'gymnax')}{prefix}").make
+    return importlib.import_module(f"agentkit.envs.{'jax.' * (prefix in IN_JAX)}{prefix}").make
 
 
 def _make_own(name: str, seed: int, **kwargs: Any) -> dm_env.Environment:

@@ -15,8 +15,9 @@ import numpy as np
 from agentkit import specs
 from agentkit.envs.jax.base import JaxEnvironment
 from agentkit.envs.jax.dm_environment import DmEnvironment
+from agentkit.envs.jax.foreign import Settings, cast, check_known, check_settings, dtypes_after_a_step
 from agentkit.envs.jax.time_steps import first_step, next_step
-from agentkit.errors import ConfigError, SpecError, missing_extra, unknown_name
+from agentkit.errors import ConfigError, SpecError, missing_extra
 from agentkit.types import Array, Nest
 
 try:
@@ -56,14 +57,12 @@ class Gymnax(JaxEnvironment):
     """
 
     name: str
-    settings: tuple[tuple[str, Any], ...] = ()
+    settings: Settings = ()
 
     @functools.cached_property
     def _made(self) -> tuple[Any, Any]:
         """Returns gymnax's environment and its parameters."""
-        if self.name not in gymnax.registered_envs:
-            known = [f"gymnax:{known}" for known in gymnax.registered_envs]
-            raise unknown_name("environment", f"gymnax:{self.name}", known)
+        check_known("gymnax", self.name, gymnax.registered_envs)
         environment, params = gymnax.make(self.name)
         if not hasattr(environment, "is_truncated"):
             raise ConfigError(
@@ -72,23 +71,18 @@ class Gymnax(JaxEnvironment):
             )
         own = inspect.signature(type(environment)).parameters
         fields = [field.name for field in dataclasses.fields(params)]
-        for key, _ in self.settings:
-            if key not in own and key not in fields:
-                raise unknown_name(f"setting of gymnax:{self.name}", key, [*own, *fields])
+        check_settings(f"gymnax:{self.name}", [key for key, _ in self.settings], [*own, *fields])
         environment, params = gymnax.make(self.name, **{key: x for key, x in self.settings if key in own})
         return environment, params.replace(**{key: x for key, x in self.settings if key not in own})
 
     @functools.cached_property
     def _dtypes(self) -> Nest:
-        """Returns the dtypes of its state after a step: a reset's has Python's numbers in it."""
         environment, params = self._made
-
-        def move(key: Array) -> Any:
-            _, state = environment.reset_env(key, params)
-            action = jnp.zeros(self.action_spec().shape, self.action_spec().dtype)
-            return environment.step_env(key, state, self._scale(action), params)[1]
-
-        return jax.tree.map(lambda leaf: leaf.dtype, jax.eval_shape(move, jax.random.PRNGKey(0)))
+        return dtypes_after_a_step(
+            lambda key: environment.reset_env(key, params)[1],
+            lambda state, action: environment.step_env(jax.random.PRNGKey(0), state, self._scale(action), params)[1],
+            self.action_spec(),
+        )
 
     @functools.cached_property
     def _spaces(self) -> tuple[specs.Array, specs.Array]:
@@ -121,7 +115,7 @@ class Gymnax(JaxEnvironment):
         """Begins an episode."""
         environment, params = self._made
         observation, state = environment.reset_env(key, params)
-        return self._cast(state), first_step(self._observed(observation))
+        return cast(state, self._dtypes), first_step(self._observed(observation))
 
     def step(self, state: Any, action: Array, key: Array) -> tuple[Any, dm_env.TimeStep]:
         """Takes an action."""
@@ -129,10 +123,7 @@ class Gymnax(JaxEnvironment):
         observation, state, reward, terminated, _ = environment.step_env(key, state, self._scale(action), params)
         truncated = environment.is_truncated(state, params)
         reward = jnp.reshape(reward, ())
-        return self._cast(state), next_step(self._observed(observation), reward, terminated, truncated)
-
-    def _cast(self, state: Any) -> Any:
-        return jax.tree.map(jnp.asarray, state, self._dtypes)
+        return cast(state, self._dtypes), next_step(self._observed(observation), reward, terminated, truncated)
 
     def _observed(self, observation: Array) -> Array:
         spec = self.observation_spec()

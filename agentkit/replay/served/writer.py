@@ -122,6 +122,7 @@ class ServedWriter(base.Writer):
         self._max_steps, self._timeout, self._why_late = history, timeout, why_late
         self._name = secrets.token_hex(8)
         self._session = 0
+        self._is_known = False  # Whether the server has been told this session's history.
         self._store: int | None = 0 if len(model.stores) == 1 else None
         self._num_steps = 0
         self._starts = True
@@ -231,7 +232,7 @@ class ServedWriter(base.Writer):
         deadline = time.monotonic() + self._timeout
         while len(self._under_way) >= MAX_UNDER_WAY:
             self._hear(deadline)
-        if self._session == 0:
+        if not self._is_known:
             self._open()
         self._sequence += 1
         body = block.finish(self._sequence)
@@ -248,6 +249,7 @@ class ServedWriter(base.Writer):
 
     def _open(self) -> None:
         """Tells the server the steps that the next items may refer to, and sends anew what is under way."""
+        self._is_known = False  # Until it answers: it may be gone again.
         self._wire.forget()
         self._session += 1
         opening = {
@@ -261,6 +263,7 @@ class ServedWriter(base.Writer):
         }
         with as_replay_errors():
             self._wire.ask(opening, max(self._timeout, 10.0))
+        self._is_known = True
         for body in self._under_way.values():
             self._ship(body)
 
@@ -277,6 +280,8 @@ class ServedWriter(base.Writer):
 
     def _hear_now(self, timeout: float) -> bool:
         """Returns whether the server said within `timeout` seconds that a block is in."""
+        if not self._is_known:
+            self._open()
         try:
             with as_replay_errors():
                 found = self._wire.receive(timeout)

@@ -135,6 +135,30 @@ def test_a_writer_that_is_not_heard_for_long_tells_its_history_again(hosts):
     replay.close()
 
 
+def test_a_server_that_goes_while_it_is_told_a_history_is_told_it_when_it_comes_back(hosts):
+    host = hosts(pair_table())
+    replay = host.connect(default_timeout=LONG)
+    one = replay.writer(3, timeout=0.5)
+    write_trios(one, range(4))
+    one.flush()
+    host.kill()
+    host.start()
+    asked, handle = threading.Event(), host.server._handle
+    host.server._handle = lambda request: asked.set() if request.body["do"] == "open" else handle(request)
+    killer = threading.Thread(target=lambda: asked.wait(LONG) and host.kill())
+    killer.start()
+    for number in (4, 5):
+        index = one.append(make_step(number))
+        one.create_item("pairs", 1.0, index - 2, index + 1, inline=np.float32(number - 2))
+    with pytest.raises(errors.ReplayClosedError):
+        one.flush()
+    killer.join()
+    host.start()
+    one.flush()
+    assert stored(host) == [2, 3], "the first server's items went with it, those under way came once"
+    replay.close()
+
+
 def test_an_item_arrives_though_its_writer_does_nothing_more(hosts):
     """Else an actor that waits for parameters, and a learner that waits for its last items, wait for each other."""
     host = hosts(pair_table())

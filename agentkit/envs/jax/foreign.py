@@ -1,0 +1,152 @@
+"""What the environments of other packages in JAX share: names and settings, dtypes of states, and time limits."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, final
+
+import dm_env
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agentkit import specs
+from agentkit.envs.jax.base import JaxEnvironment
+from agentkit.envs.jax.time_steps import first_step, next_step
+from agentkit.errors import unknown_name
+from agentkit.types import Array, Nest
+
+Settings = tuple[tuple[str, Any], ...]
+"""Names and values, in order, so that environments of equal settings are equal and compiled once."""
+
+
+def check_known(prefix: str, name: str, known: Iterable[str]) -> None:
+    """Refuses a name that a package does not have.
+
+    Raises:
+        UnknownNameError: proposes the nearest one.
+    """
+    names = list(known)
+    if name not in names:
+        raise unknown_name("environment", f"{prefix}:{name}", [f"{prefix}:{each}" for each in names])
+
+
+def check_settings(environment: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuses settings that an environment does not take.
+
+    Raises:
+        UnknownNameError: proposes the nearest one.
+    """
+    names = list(known)
+    for name in given:
+        if name not in names:
+            raise unknown_name(f"setting of {environment}", name, names)
+
+
+def keywords_of(*functions: Callable[..., Any]) -> list[str]:
+    """Returns the names of all arguments that functions take, without ``self`` and those that stand for more."""
+    fixed = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    return [
+        parameter.name
+        for function in functions
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.kind not in fixed and parameter.name != "self"
+    ]
+
+
+def dtypes_after_a_step(reset: Callable[[Array], Any], step: Callable[[Any, Nest], Any], action: specs.Array) -> Nest:
+    """Returns the dtypes of a state that has been stepped: a reset's may be Python's numbers, which a loop refuses."""
+
+    def move(key: Array) -> Any:
+        return step(reset(key), jnp.zeros(action.shape, action.dtype))
+
+    return jax.tree.map(lambda leaf: leaf.dtype, jax.eval_shape(move, jax.random.PRNGKey(0)))
+
+
+def cast(nest: Nest, dtypes: Nest) -> Nest:
+    """Returns a nest as arrays of the given dtypes."""
+    return jax.tree.map(jnp.asarray, nest, dtypes)
+
+
+def unbounded(example: Nest) -> Nest:
+    """Returns the specs of arrays of which nothing is known but shapes and dtypes; floats become float32.
+
+    Args:
+        example: arrays or their shapes, in dicts or by themselves.
+    """
+    if isinstance(example, Mapping):
+        return {name: unbounded(each) for name, each in example.items()}
+    dtype = np.float32 if np.issubdtype(example.dtype, np.floating) else example.dtype
+    return specs.Array(tuple(example.shape), dtype, "observation")
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class BraxInterface(JaxEnvironment):
+    """Steps an environment of brax's interface, as brax and MuJoCo Playground have it, without any of their wrappers.
+
+    ``reset(key)`` and ``step(state, action)`` return a state with `obs`, `reward` and `done`. What is `done` is a
+    termination; after `episode_length` steps the episode is cut off, with its own final observation.
+
+    Attributes:
+        build: makes the environment; called once.
+        arguments: of `build`.
+        episode_length: steps of an episode.
+        observed: the one observation that is given, where there are several by name; None gives all.
+    """
+
+    build: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    episode_length: int
+    observed: str | None = None
+
+    @functools.cached_property
+    def _made(self) -> Any:
+        return self.build(*self.arguments)
+
+    @functools.cached_property
+    def _dtypes(self) -> Nest:
+        return dtypes_after_a_step(self._made.reset, self._made.step, self.action_spec())
+
+    @functools.cached_property
+    def _observation(self) -> Nest:
+        return unbounded(self._seen(jax.eval_shape(self._made.reset, jax.random.PRNGKey(0)).obs))
+
+    def observation_spec(self) -> Nest:
+        """Returns the spec of what is seen."""
+        return self._observation
+
+    def action_spec(self) -> specs.BoundedArray:
+        """Returns the spec of its actions: float32 in [-1, 1]."""
+        return specs.BoundedArray((self._made.action_size,), np.float32, -1.0, 1.0, "action")
+
+    def reset(self, key: Array) -> tuple[Any, dm_env.TimeStep]:
+        """Begins an episode."""
+        state = cast(self._made.reset(key), self._dtypes)
+        return (state, jnp.int32(0)), first_step(self._cast_seen(state.obs))
+
+    def step(self, state: Any, action: Array, key: Array) -> tuple[Any, dm_env.TimeStep]:
+        """Takes an action."""
+        before, num_steps = state
+        after, num_steps = cast(self._made.step(before, action), self._dtypes), num_steps + 1
+        truncated = num_steps >= self.episode_length
+        return (after, num_steps), next_step(self._cast_seen(after.obs), after.reward, after.done > 0, truncated)
+
+    def render(self, state: Any) -> np.ndarray:
+        """Returns an image of a state, as the environment's own `render` draws it."""
+        before, _ = state
+        drawn = self._made.render([getattr(before, "pipeline_state", before)])
+        return np.asarray(drawn[0], np.uint8)
+
+    def _seen(self, observations: Nest) -> Nest:
+        if not isinstance(observations, Mapping):
+            return observations
+        return dict(observations) if self.observed is None else observations[self.observed]
+
+    def _cast_seen(self, observations: Nest) -> Nest:
+        return jax.tree.map(
+            lambda leaf, spec: jnp.asarray(leaf, spec.dtype), self._seen(observations), self._observation
+        )

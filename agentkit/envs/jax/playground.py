@@ -1,0 +1,52 @@
+"""MuJoCo Playground's environments (Zakka et al. 2025, 2502.08844). The one file that imports mujoco_playground."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Any
+
+import dm_env
+
+from agentkit.envs.jax.dm_environment import DmEnvironment
+from agentkit.envs.jax.foreign import BraxInterface, Settings, check_known, check_settings
+from agentkit.errors import ConfigError, missing_extra
+
+try:
+    from mujoco_playground import registry
+except ImportError as error:
+    raise missing_extra("mujoco_playground", "playground") from error
+
+
+def make(name: str, seed: int = 0, observed: str | None = "state", **settings: Any) -> dm_env.Environment:
+    """Makes one of MuJoCo Playground's environments, behind dm_env's interface.
+
+    Args:
+        name: as Playground has it, such as ``CartpoleBalance`` or ``Go1JoystickFlatTerrain``.
+        seed: of the episodes.
+        observed: the one observation that is given where there are several by name, as for a robot, whose
+            ``privileged_state`` is for critics; None gives all, in a dict.
+        **settings: of its config, such as ``episode_length=500``. Where it has `impl`, that is ``"jax"`` unless it is
+            given: Playground's own choice, ``"warp"``, needs CUDA, and evaluations run on a CPU.
+
+    Raises:
+        UnknownNameError: there is no such environment, or no such setting; proposes the nearest one.
+        ConfigError: it is a robot, whose model cannot be downloaded.
+    """
+    check_known("playground", name, registry.ALL_ENVS)
+    config = registry.get_default_config(name)
+    check_settings(f"playground:{name}", settings, ["observed", *config])
+    if "impl" in config:
+        settings = {"impl": "jax", **settings}
+    episode_length = int(settings.get("episode_length", config.episode_length))
+    environment = BraxInterface(_build, (name, tuple(sorted(settings.items()))), episode_length, observed)
+    return DmEnvironment(environment, seed)
+
+
+def _build(name: str, settings: Settings) -> Any:
+    try:
+        return registry.load(name, config_overrides=dict(settings))
+    except subprocess.CalledProcessError as error:
+        raise ConfigError(
+            f"playground:{name}: Playground gets the models of robots from MuJoCo Menagerie by git when one is first "
+            "made, and could not. Make one where there is a network, then copy what it has put beside its own files."
+        ) from error

@@ -1,0 +1,91 @@
+"""The interface that brax and MuJoCo Playground share, by an environment of a few lines."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agentkit import envs
+from agentkit.envs.jax.dm_environment import DmEnvironment
+from agentkit.envs.jax.foreign import BraxInterface, check_known, check_settings, keywords_of
+from agentkit.errors import UnknownNameError
+from agentkit.testing.environment import EnvironmentContract
+
+
+class State(NamedTuple):
+    place: jax.Array
+    obs: Any
+    reward: Any
+    done: Any
+
+
+class Walk:
+    """Ends beyond 2; a critic may know the square of the place. A reset's numbers are Python's, as some of brax's."""
+
+    action_size = 1
+
+    def __init__(self, step: float):
+        self.step_size = step
+
+    def _at(self, place, reward, done):
+        seen = {"state": place[None], "privileged_state": jnp.stack([place, place**2])}
+        return State(place, seen, reward, done)
+
+    def reset(self, key):
+        return self._at(jax.random.uniform(key), 0, 0)
+
+    def step(self, state, action):
+        place = state.place + self.step_size * action[0]
+        return self._at(place, place, jnp.where(place > 2, 1.0, 0.0))
+
+    def render(self, states):
+        return [np.full((2, 2, 3), states[0].place)]
+
+
+def make(seed: int = 0, episode_length: int = 6, observed: str | None = "state", step: float = 0.5) -> DmEnvironment:
+    return DmEnvironment(BraxInterface(Walk, (step,), episode_length, observed), seed)
+
+
+class TestContract(EnvironmentContract):
+    num_steps = 30
+
+    def make_environment(self):
+        return envs.make(make, seed=3)
+
+
+def follow(environment, action):
+    steps = [environment.reset()]
+    while not steps[-1].last():
+        steps.append(environment.step(np.array([action], np.float32)))
+    return steps
+
+
+def test_what_is_done_is_a_termination_with_its_own_observation_and_a_limit_a_truncation():
+    *before, last = follow(make(), 1.0)
+    assert last.discount == 0.0 and last.observation[0] > 2 >= before[-1].observation[0] and last.reward > 2
+    short = follow(make(), 0.1)
+    assert len(short) == 7 and short[-1].discount == 1.0 and all(step.discount == 1.0 for step in short[1:])
+    at_once = follow(make(episode_length=len(before)), 1.0)
+    assert at_once[-1].discount == 0.0, "both at one step are a termination"
+
+
+def test_one_observation_of_several_is_given_or_all():
+    assert make().reset().observation.shape == (1,)
+    everything = make(observed=None)
+    place, square = everything.reset().observation["privileged_state"]
+    assert set(everything.observation_spec()) == {"state", "privileged_state"} and square == pytest.approx(place**2)
+    assert everything.render().shape == (2, 2, 3)
+
+
+def test_equal_ones_are_compiled_once():
+    assert make()._step is make(seed=1)._step is not make(step=0.2)._step
+
+
+def test_unknown_names_and_settings_are_refused_with_the_nearest():
+    with pytest.raises(UnknownNameError, match="brax:ant"):
+        check_known("brax", "amt", ["ant", "hopper"])
+    assert keywords_of(Walk.__init__, lambda *args, size=1, **more: None) == ["step", "size"]
+    with pytest.raises(UnknownNameError, match="step"):
+        check_settings("brax:walk", ["stepp"], keywords_of(Walk.__init__))
