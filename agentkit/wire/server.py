@@ -160,6 +160,13 @@ def listen_address(device: str, port: int | None = None) -> str:
     return f"tcp://{host}:{'*' if port is None else port}"
 
 
+def reachable_address(address: str, device: str) -> str:
+    """Returns a server's address as others have it: on a network device by `ports.device_address`, on ipc the same."""
+    if not address.startswith("tcp://"):
+        return address
+    return f"tcp://{device_address(device)}:{address.rpartition(':')[2]}"
+
+
 def _check_address(address: str, keys: Keys | None) -> None:
     if address.startswith("tcp://"):
         if keys is None:

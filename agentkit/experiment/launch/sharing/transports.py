@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from agentkit.core import VariableSource
 from agentkit.distributed.context import NodeContext
 from agentkit.errors import ConfigError
-from agentkit.ports import device_address
 from agentkit.types import Nest
 from agentkit.variables import (
     BackgroundPublisher,
@@ -22,7 +21,7 @@ from agentkit.variables import (
     remove_shared_memory,
     remove_unused_shared_memory,
 )
-from agentkit.wire import listen_address
+from agentkit.wire import listen_address, reachable_address
 
 PUBLISH_SECONDS = 0.02
 """Between two publications: actors cannot use them faster."""
@@ -101,9 +100,8 @@ def make_publisher(
         key = f"port/{context.name}"  # The same after a restart: its readers know no other.
         port = context.store.status()["values"].get(key)
         parts.append(ServedPublisher(context.store.run_id, listen_address(listen, port)))
-        number = parts[-1].address.rpartition(":")[2]
-        context.store.put(key, int(number))
-        endpoint["served"] = f"tcp://{device_address(listen)}:{number}"
+        context.store.put(key, int(parts[-1].address.rpartition(":")[2]))
+        endpoint["served"] = reachable_address(parts[-1].address, listen)
     return TransportPublisher(parts, endpoint, publish_seconds)
 
 
