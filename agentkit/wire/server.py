@@ -171,6 +171,8 @@ def _check_address(address: str, keys: Keys | None) -> None:
     if address.startswith("tcp://"):
         if keys is None:
             raise ConfigError(f"{address}: over TCP anyone can knock; expected the run's keys, found none.")
+        if (port := address.rpartition(":")[2]) != "*" and not (port.isdecimal() and 0 < int(port) < 65536):
+            raise ConfigError(f"{address}: a port is a number from 1 to 65535, or * for a free one.")
         return
     if not address.startswith("ipc:///"):
         raise ConfigError(f"Expected an address ipc:///PATH or tcp://HOST:PORT, found {address!r}.")
