@@ -24,7 +24,7 @@ def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description="Trains on a Ray cluster.")
     parser.add_argument("--address", required=True, metavar="HOST:PORT", help="of the cluster's head; never 'auto'")
-    parser.add_argument("--listen", required=True, help="network device for replay: eth0, ...; lo where all is here")
+    parser.add_argument("--listen", required=True, help="network device of servers: eth0, ...; lo where all is here")
     parser.add_argument("--agent", default="dqn")
     parser.add_argument("--env", default="gymnasium:CartPole-v1")
     parser.add_argument("--steps", type=int, default=50_000, help="environment steps in all")

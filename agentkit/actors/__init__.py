@@ -1,16 +1,13 @@
 """Actors: policies (pure) and the objects that make them act and record.
 
 `PolicyActor`, `BatchedPolicyActor` and `ReadyPolicyActor` act in their own process, and `RemoteActor` asks an
-`InferenceServer`. Only those that compute load JAX, when they are first asked for (decision 25).
+`InferenceServer`. Each is loaded when it is first asked for, and `RemoteActor` needs no JAX (decision 25).
 """
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any
-
-from agentkit.actors.remote import RemoteActor
-from agentkit.actors.remote_protocol import InferenceClosedError
 
 if TYPE_CHECKING:
     from agentkit.actors.actor import BatchedPolicyActor as BatchedPolicyActor
@@ -30,6 +27,8 @@ if TYPE_CHECKING:
     from agentkit.actors.policy import Policy as Policy
     from agentkit.actors.policy import stateless_policy as stateless_policy
     from agentkit.actors.ready import ReadyPolicyActor as ReadyPolicyActor
+    from agentkit.actors.remote import InferenceClosedError as InferenceClosedError
+    from agentkit.actors.remote import RemoteActor as RemoteActor
     from agentkit.actors.sampling import clipped_gaussian_policy as clipped_gaussian_policy
     from agentkit.actors.sampling import mode_policy as mode_policy
     from agentkit.actors.sampling import sampling_policy as sampling_policy
@@ -42,6 +41,7 @@ _HOMES = {
     "CompiledPolicy": "compiled",
     "InferenceServer": "inference_server",
     "ReadyPolicyActor": "ready",
+    **dict.fromkeys(("InferenceClosedError", "RemoteActor"), "remote"),
     **dict.fromkeys(("ActorIndex", "Policy", "stateless_policy"), "policy"),
     **dict.fromkeys(
         ("epsilon_greedy_policy", "epsilon_ladder_policy", "explore", "fixed_epsilon_policy"), "epsilon_greedy"
@@ -79,7 +79,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Loads what needs JAX when it is first asked for."""
+    """Loads what needs JAX, or the wire, when it is first asked for."""
     if name in _HOMES:
         return getattr(importlib.import_module(f"agentkit.actors.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

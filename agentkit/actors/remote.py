@@ -1,38 +1,54 @@
-"""An actor whose policy runs in another process, an `InferenceServer`. Needs no JAX here."""
+"""An actor whose policy runs in another process, an `InferenceServer`. Needs no JAX here.
+
+    actor                                          server
+      seed, actor_index, layout                ->
+                                               <-  state, an example of results
+      state, step_type, leaves of observation  ->
+                                               <-  version, age_seconds, leaves of results, state
+
+A request holds all that its answer follows from, and the server keeps nothing of an actor: it may be asked twice, and
+another one that has taken its place may answer.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import hmac
-import json
-import os
-import socket
 import time
 from collections.abc import Callable
 from typing import Any
 
 import dm_env
 import numpy as np
+import tree
 
 from agentkit import specs
-from agentkit.actors import remote_protocol as protocol
-from agentkit.actors.remote_protocol import FrameReader, InferenceClosedError, Kind, ProtocolError, Session
 from agentkit.core import Actor, Adder
-from agentkit.distributed.run_store_client import RunStoreError, WrongRunError, keep_alive
-from agentkit.errors import ConfigError, SpecError
+from agentkit.distributed.run_store_client import RunStoreError
+from agentkit.errors import AgentkitError, ConfigError, SpecError
 from agentkit.nests import LeafReader, make_builder
 from agentkit.types import FIRST, MID, Nest
+from agentkit.wire import Client, RefusedError, WireClosedError, WireTimeoutError, keys_at
 
-FIRST_PAUSE = 0.05
-LONGEST_PAUSE = 1.0
-"""Seconds between two attempts to reach a server that is away; each pause is longer than the last."""
+PAUSE_SECONDS = 0.05
+"""Between two attempts to reach a server that is away, beside what an attempt takes."""
+
+
+class InferenceClosedError(AgentkitError, RuntimeError):
+    """Says that the inference server is gone, or that this end of the connection was closed."""
+
+
+def layout_of(spec: specs.EnvironmentSpec, num_envs: int | None) -> dict[str, str]:
+    """Returns in words what server and actors must agree on before they exchange arrays."""
+
+    def say(nest: Nest) -> str:
+        return str(tree.map_structure(lambda leaf: f"{np.dtype(leaf.dtype)}{list(leaf.shape)}", nest))
+
+    return {"num_envs": str(num_envs), "observations": say(spec.observations), "actions": say(spec.actions)}
 
 
 class RemoteActor(Actor):
     """Acts in one environment, or in N that step together, with actions from a server.
 
-    It waits for a server that is away, and tells the next one the state of its policy as it was after the last
-    reply (if that is small, see `inference_server.MAX_STATE_BYTES`; else a recurrent state begins anew).
+    It holds the state of its policy and its PRNG key, and waits for a server that is away.
     """
 
     def __init__(
@@ -50,7 +66,7 @@ class RemoteActor(Actor):
         """Makes a `RemoteActor`; it connects when it first acts or is updated with `wait`.
 
         Args:
-            find_address: where the server is now, "host:port"; asked again at each attempt to connect.
+            find_address: where the server is now, as `InferenceServer.address` has it; asked again while it is away.
             run_id: the run's secret.
             spec: the environment's, without the axis of N.
             seed: actions are those of a local actor with the key ``jax.random.PRNGKey(seed)``.
@@ -61,24 +77,18 @@ class RemoteActor(Actor):
         """
         self._find_address = find_address
         self._run_id = run_id
-        self._seed = seed
         self._adder = adder
-        self._actor_index = actor_index
         self._num_envs = num_envs
         self._outage_seconds = outage_seconds
-        self._layout = protocol.layout_of(spec, num_envs)
+        self._introduction = {"seed": seed, "actor_index": list(actor_index), "layout": layout_of(spec, num_envs)}
         observations = spec.observations if num_envs is None else specs.add_leading(spec.observations, num_envs)
         self._read_leaves = LeafReader(observations, "observation")
-        self._request = np.empty((), protocol.request_dtype(spec.observations, num_envs))
         self._step_type: Any = np.full(() if num_envs is None else num_envs, FIRST, np.int8)
-        self._connection: socket.socket | None = None
-        self._reader = FrameReader()
+        self._client: Client | None = None
         self._closed = False
-        self._reply_dtype = np.dtype(np.void)
-        self._result_fields: list[str] = []
         self._build: Callable[..., Any] = tuple
         self._extras: Nest = ()
-        self._state = b""
+        self._state: list[np.ndarray] | None = None  # None before a server was met.
         self._version = -1
         self._published = -np.inf
 
@@ -96,20 +106,16 @@ class RemoteActor(Actor):
         """See `core.Actor`.
 
         Raises:
-            InferenceClosedError: no server answered for `outage_seconds`, or `disconnect` was called.
-            WrongRunError: the server belongs to another run.
+            InferenceClosedError: no server of the run answered for `outage_seconds`, or `disconnect` was called.
             SpecError: the observation is not as the spec says, or the server's environment is another one.
         """
-        names = self._request.dtype.names or ()
-        self._request["step_type"] = self._step_type
-        for name, leaf in zip(names[1:], self._read_leaves(observation), strict=True):
-            self._request[name] = leaf
-        (reply,) = np.frombuffer(self._ask(protocol.frame(Kind.REQUEST, self._request.tobytes())), self._reply_dtype)
+        leaves = list(self._read_leaves(observation))
+        self._meet()
+        answer = self._ask({"state": self._state, "step_type": self._step_type, "observation": leaves})
         self._step_type = np.full_like(self._step_type, MID)
-        self._state = reply["state"].tobytes()
-        self._version = int(reply["version"])
-        self._published = time.monotonic() - float(reply["age_seconds"])
-        action, self._extras = self._build(iter([np.asarray(reply[name]) for name in self._result_fields]))
+        self._state, self._version = answer["state"], answer["version"]
+        self._published = time.monotonic() - answer["age_seconds"]
+        action, self._extras = self._build(iter(answer["results"]))
         return action
 
     def observe_first(self, timestep: dm_env.TimeStep) -> None:
@@ -126,106 +132,58 @@ class RemoteActor(Actor):
             self._adder.add(action, next_timestep, self._extras)
 
     def update(self, wait: bool = False) -> None:
-        """Connects, with `wait`; the server keeps the parameters fresh. Raises as `select_action`."""
-        if wait and self._connection is None:
-            self._ask(b"")
+        """Meets the server, with `wait`; it keeps the parameters fresh. Raises as `select_action`."""
+        if wait:
+            self._meet()
 
     def disconnect(self) -> None:
-        """Ends a call that waits in another thread, and refuses new ones."""
+        """Ends a call that waits in another thread, and refuses new ones. May be called twice."""
         self._closed = True
-        with contextlib.suppress(OSError, AttributeError):
-            self._connection.shutdown(socket.SHUT_RDWR)  # type: ignore[union-attr]  # None has no such attribute.
+        if self._client is not None:
+            self._client.close()
 
     def close(self) -> None:
         """Closes the adder and the connection. May be called twice."""
-        self._closed = True
-        self._drop()
+        self.disconnect()
         if self._adder is not None:
             self._adder.close()
 
-    # --- the connection ----------------------------------------------------------------------------
+    def _meet(self) -> None:
+        """Learns, once, the first state of the policy and how results are built."""
+        if self._state is None:
+            answer = self._ask(self._introduction)
+            self._build = make_builder(answer["results"])
+            self._state = answer["state"]
 
-    def _ask(self, request: bytes) -> bytearray:
-        """Returns the body of the reply, from whichever server is there; connects alone if `request` is empty."""
-        deadline, pause = time.monotonic() + self._outage_seconds, FIRST_PAUSE
+    def _ask(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Returns the answer of whichever server is there."""
+        deadline = time.monotonic() + self._outage_seconds
         while True:
             try:
                 if self._closed:
                     raise InferenceClosedError("This RemoteActor was closed.")
-                if self._connection is None:
-                    self._connect()
-                return self._exchange(request, deadline) if request else bytearray()
-            except Exception as error:
-                self._drop()
-                if isinstance(error, ConfigError) or not isinstance(error, OSError | EOFError | RunStoreError):
-                    raise  # Another run's server or run store, another environment's, or closed: waiting does not help.
+                return self._connect().ask(body, deadline - time.monotonic())
+            except RefusedError as error:
+                raise SpecError(
+                    f"The inference server serves another environment: {error}. "
+                    "Start server and actors with one and the same experiment."
+                ) from error
+            except (WireClosedError, WireTimeoutError, RunStoreError) as error:
+                if isinstance(error, ConfigError):
+                    raise  # Another run's store: waiting does not help.
                 if time.monotonic() >= deadline and not self._closed:
                     raise InferenceClosedError(
-                        f"No inference server answered for {self._outage_seconds:g} s ({error!r}). "
+                        f"No inference server answered for {self._outage_seconds:g} s ({error}). "
                         "Look at the log of the node inference-0, or act without (num_inference=0)."
                     ) from error
-            if not self._closed:
-                time.sleep(min(pause, max(deadline - time.monotonic(), 0.0)))
-                pause = min(1.5 * pause, LONGEST_PAUSE)
+            time.sleep(PAUSE_SECONDS)
 
-    def _exchange(self, request: bytes, deadline: float) -> bytearray:
-        assert self._connection is not None
-        self._connection.settimeout(max(deadline - time.monotonic(), 0.1))
-        self._connection.sendall(request)
-        return self._receive(Kind.REPLY)
-
-    def _receive(self, *kinds: Kind) -> bytearray:
-        assert self._connection is not None
-        found = None
-        while found is None:
-            found = self._reader.read(self._connection)
-        kind, body = found
-        if kind == Kind.REFUSED_RUN:
-            raise WrongRunError(
-                "The inference server belongs to another run, or the run id is wrong. "
-                "Use the address and the run id of one run."
-            )
-        if kind == Kind.REFUSED_LAYOUT:
-            raise SpecError(
-                f"The inference server serves another environment: {body.decode(errors='replace')}. "
-                "Start server and actors with one and the same experiment."
-            )
-        if kind not in kinds:
-            raise ProtocolError(f"Expected a frame of kind {kinds}, found {kind}.")
-        return body
-
-    def _connect(self) -> None:
-        """Shakes hands: each side proves that it knows the run id, and both learn what the other's frames hold."""
-        host, _, port = self._find_address().rpartition(":")
-        self._connection = socket.create_connection((host.strip("[]"), int(port)), timeout=protocol.CONNECT_SECONDS)
-        self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        keep_alive(self._connection)
-        self._reader = FrameReader()
-        nonces = bytes(self._receive(Kind.CHALLENGE)), os.urandom(protocol.NONCE_BYTES)
-        hello = Session(self._seed, self._actor_index, self._state, self._layout).encode()
-        self._connection.sendall(protocol.frame(Kind.HELLO, nonces[1], self._prove(nonces, b"")))
-        self._check_server(nonces, bytes(self._receive(Kind.KNOWN)), b"")
-        self._connection.sendall(protocol.frame(Kind.SESSION, self._prove(nonces, hello), hello))
-        body = bytes(self._receive(Kind.WELCOME))
-        given, welcome = body[: protocol.PROOF_BYTES], body[protocol.PROOF_BYTES :]
-        self._check_server(nonces, given, welcome)
-        self._understand(json.loads(welcome))
-
-    def _prove(self, nonces: tuple[bytes, bytes], text: bytes) -> bytes:
-        return protocol.proof(self._run_id, "actor", nonces, text)
-
-    def _check_server(self, nonces: tuple[bytes, bytes], given: bytes, text: bytes) -> None:
-        if not hmac.compare_digest(given, protocol.proof(self._run_id, "server", nonces, text)):
-            raise WrongRunError("What answers as the inference server does not know the run id. Who listens there?")
-
-    def _understand(self, welcome: dict[str, Any]) -> None:
-        results = protocol.build(welcome["results"])
-        self._reply_dtype = protocol.reply_dtype(results, self._num_envs, int(welcome["state_bytes"]))
-        self._result_fields = [name for name in self._reply_dtype.names or () if name.startswith("result")]
-        self._build = make_builder(results)
-        self._reader.accept(self._reply_dtype.itemsize)
-
-    def _drop(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+    def _connect(self) -> Client:
+        """Returns the connection to where the server is, or was when it was last there."""
+        if self._client is None or not self._client.connected:
+            address = self._find_address()
+            if self._client is None or self._client.address != address:
+                if self._client is not None:
+                    self._client.close()
+                self._client = Client(address, keys_at(address, self._run_id))
+        return self._client

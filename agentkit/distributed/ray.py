@@ -1,4 +1,4 @@
-"""The engine of Ray actors: nodes on any machine of a Ray cluster, and parameters in its object store.
+"""The engine of Ray actors: nodes on any machine of a Ray cluster.
 
 Ray is optional; `ray_cluster` imports it. Where the machines are is Ray's business; when a node is
 restarted is the supervisor's: Ray restarts none of them.
@@ -29,12 +29,9 @@ import cloudpickle
 from agentkit.distributed.program import Node, Role
 from agentkit.distributed.pulse import cpu_seconds
 from agentkit.distributed.ray_cluster import check_address, check_fits, check_same, connect, import_ray, start_private
-from agentkit.distributed.ray_variables import Holder, RayVariables, use_holder
 from agentkit.distributed.worker import EXIT_FATAL, RunAddress, run_pickled
 from agentkit.errors import ConfigError
 from agentkit.scratch import remove_scratch
-
-__all__ = ["RayEngine", "RayVariables", "RunningActor"]
 
 _KILLED = -int(signal.SIGKILL)
 _KILL_SECONDS = 5.0
@@ -61,7 +58,6 @@ class RayEngine:
         address: str | None = None,
         *,
         num_cpus: int | None = None,
-        object_store_bytes: int | None = None,
         autoscaling: bool = False,
     ):
         """Connects to a cluster, or starts a Ray of its own on this machine.
@@ -73,8 +69,6 @@ class RayEngine:
                 private Ray, which ends with `close`, or within seconds of this process (but for two of Ray's
                 agents, which take a minute after kill -9).
             num_cpus: CPUs that a private Ray shares out; None lets any number of nodes share the cores.
-            object_store_bytes: of a private Ray; None for 256 MiB. It must hold the newest parameters once
-                per process that reads them, and three times more.
             autoscaling: the cluster adds machines when they are asked for: do not refuse what does not fit
                 the machines there are.
 
@@ -89,23 +83,21 @@ class RayEngine:
         self._counts_cpus = address is not None or num_cpus is not None
         self._autoscaling = autoscaling
         if address is not None:
-            if num_cpus is not None or object_store_bytes is not None:
-                raise ConfigError("num_cpus and object_store_bytes are of a private Ray; a cluster has its own.")
+            if num_cpus is not None:
+                raise ConfigError("num_cpus is of a private Ray; a cluster has its own.")
             check_address(address)
         namespace = f"agentkit-{uuid.uuid4().hex}"
         self._owns_connection = not self._ray.is_initialized()
         if not self._owns_connection:
             check_same(self._ray, address)
         elif address is None:
-            self._folder = start_private(self._ray, namespace, num_cpus, object_store_bytes or 256 << 20)
+            self._folder = start_private(self._ray, namespace, num_cpus)
         else:
             connect(self._ray, address, namespace)
         own_address = self._ray.util.get_node_ip_address()
         self.confined = own_address == "127.0.0.1"  # Where a newer Ray does not heed what `start_private` asked for.
         self.store_host = "127.0.0.1" if address is None else own_address
         self._here = self._ray.get_runtime_context().get_node_id()
-        self._holder = self._start_holder()
-        use_holder(self._ray, self._holder)
 
     def start(self, node: Node, role: Role, run_address: RunAddress) -> RunningActor:
         """Starts a node; returns before Ray has found a place for it.
@@ -130,7 +122,7 @@ class RayEngine:
         }
         actor = self._actor_class.options(**options).remote()
         place = actor.place.remote()
-        result = actor.run.remote(message, node.name, run_address, [path for path in sys.path if path], self._holder)
+        result = actor.run.remote(message, node.name, run_address, [path for path in sys.path if path])
         running = RunningActor(actor, place, result, (node.name, run_address, demand, self._here))
         self._running = [other for other in self._running if other.is_running] + [running]
         return running
@@ -140,19 +132,11 @@ class RayEngine:
         if self._ray.is_initialized():
             for running in self._running:
                 running.kill()
-            self._ray.kill(self._holder, no_restart=True)
             if self._owns_connection:
                 self._ray.shutdown()
-        use_holder(self._ray, None)
         self._running = []
         if self._folder is not None:
             remove_scratch(self._folder)
-
-    def _start_holder(self) -> Any:
-        """Starts the process that holds the parameters, on this machine; it ends with this engine or this process."""
-        place = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(self._here, soft=True)
-        options = {"num_cpus": 0, "max_restarts": -1, "scheduling_strategy": place}
-        return self._ray.remote(Holder).options(**options).remote()
 
     def _demand(self, role: Role) -> dict[str, float]:
         cpus = role.num_cpus if self._counts_cpus else 0.0
@@ -274,10 +258,9 @@ class _NodeActor:
     def place(self) -> tuple[int, str]:
         return os.getpid(), import_ray().get_runtime_context().get_node_id()
 
-    def run(self, message: bytes, name: str, run_address: RunAddress, search_path: Sequence[str], holder: Any) -> int:
+    def run(self, message: bytes, name: str, run_address: RunAddress, search_path: Sequence[str]) -> int:
         """Runs a node as `worker.main` does, but for where the node comes from and its output goes."""
         _log_to(_log_path(name, run_address))
-        use_holder(import_ray(), holder)
         sys.path.extend(path for path in search_path if path not in sys.path)
         code = run_pickled(message, run_address)
         sys.stdout.flush()

@@ -46,14 +46,13 @@ class RayStartError(AgentkitError, RuntimeError):
     """Says that Ray could not be started on this machine."""
 
 
-def start_private(ray: Any, namespace: str, num_cpus: int | None, object_store_bytes: int) -> pathlib.Path:
+def start_private(ray: Any, namespace: str, num_cpus: int | None) -> pathlib.Path:
     """Starts a Ray of this process's own, with a token, whose servers listen on 127.0.0.1 alone.
 
     Args:
         ray: the package.
         namespace: where its named actors are.
         num_cpus: CPUs that it shares out; None where nobody asks for any.
-        object_store_bytes: bytes.
 
     Returns:
         The folder that it keeps its files in, for `remove_scratch` after ``ray.shutdown()``.
@@ -75,7 +74,7 @@ def start_private(ray: Any, namespace: str, num_cpus: int | None, object_store_b
             ray.init(
                 address="local",
                 num_cpus=1 if num_cpus is None else num_cpus,  # Ray starts as many processes in advance.
-                object_store_memory=object_store_bytes,
+                object_store_memory=_OBJECT_STORE_BYTES,
                 include_dashboard=False,
                 namespace=namespace,
                 log_to_driver=False,
@@ -115,7 +114,7 @@ def join_or_start() -> Iterator[tuple[Any, bool]]:
     with _lock:
         is_private = _private_uses > 0 or not ray.is_initialized()
         if is_private and not _private_uses:
-            _private_folder = start_private(ray, f"agentkit-{secrets.token_hex(16)}", None, _OBJECT_STORE_BYTES)
+            _private_folder = start_private(ray, f"agentkit-{secrets.token_hex(16)}", None)
         _private_uses += is_private
     try:
         yield ray, is_private

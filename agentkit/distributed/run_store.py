@@ -1,9 +1,8 @@
 """The store of a run: addresses, heartbeats, counts and the word to stop, in one place all nodes reach.
 
-Who connects must show that he knows the run id, which is a secret and also tells two runs apart: see
-`run_store_server`. The supervisor hosts it; so does ``agentkit node replay`` where a scheduler starts the
-nodes. A client reconnects by itself, so a run store may be restarted on its port. Decision
-14 says why nodes meet here and not on replay's server.
+It is a server on the wire, whose keys follow from the run id: that is a secret, and also tells two runs apart. The
+supervisor hosts it; so does ``agentkit node replay`` where a scheduler starts the nodes. A client reconnects by itself,
+so a run store may be restarted on its port. Decision 14 says why nodes meet here and not on replay's server.
 """
 
 from __future__ import annotations
@@ -15,13 +14,22 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from agentkit.distributed.run_store_server import RefusedError, Server
+from agentkit.distributed.run_store_client import from_body, to_body
 from agentkit.errors import ConfigError
+from agentkit.wire import Request, Server, derive_keys
 
 SILENT_SECONDS = 3.0
 """A node that joined by itself and was not heard of for this long may be replaced by another of its name."""
 
+MAX_MESSAGE = 1 << 20
+"""The longest message to the run store, bytes."""
+
 _MAX_COUNT = 1 << 62
+_LOOK_SECONDS = 0.1
+
+
+class _TakenError(Exception):
+    """Says that another process has a node's name."""
 
 
 class RunStore:
@@ -55,16 +63,12 @@ class RunStore:
         self._program = program
         self.commands: queue.SimpleQueue[tuple[str, dict[str, Any]]] = queue.SimpleQueue()  # Signal handlers fill it.
         try:
-            self._server = Server((host, port), run_id, self._answer)
-        except (OSError, OverflowError) as error:
-            why = getattr(error, "strerror", None) or error
-            raise ConfigError(
-                f"The run store cannot listen on {host}:{port}: {why}. Choose another port or address."
-            ) from error
-        self.address = f"{host}:{self._server.server_address[1]}"
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, name="agentkit-run-store", daemon=True
-        )
+            self._server = Server(f"tcp://{host}:{port or '*'}", derive_keys(run_id))
+        except ConfigError as error:
+            raise ConfigError(f"The run store cannot listen on {host}:{port}. {error}") from error
+        self.address = self._server.address.removeprefix("tcp://")
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="agentkit-run-store", daemon=True)
         self._thread.start()
 
     # --- for the process that hosts it -----------------------------------------------------------
@@ -169,11 +173,9 @@ class RunStore:
             }
 
     def close(self) -> None:
-        """Stops listening and drops every connection."""
-        self._server.shutdown()
-        self._server.drop_connections()
-        self._server.server_close()
-        self._thread.join(timeout=5.0)
+        """Stops listening and drops every connection. May be called twice."""
+        self._closed.set()
+        self._thread.join()
 
     def __enter__(self) -> RunStore:
         return self
@@ -181,13 +183,30 @@ class RunStore:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    # --- for its connections ---------------------------------------------------------------------
+    # --- for its clients -------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        while not self._closed.is_set():
+            request = self._server.receive(_LOOK_SECONDS)
+            if request is not None:
+                self._reply(request)
+        self._server.close()
+
+    def _reply(self, request: Request) -> None:
+        try:
+            if request.body.nbytes > MAX_MESSAGE:
+                raise ValueError(f"{request.body.nbytes} bytes, at most {MAX_MESSAGE} are taken")
+            self._server.answer(request, to_body(self._answer(from_body(request.body))))
+        except _TakenError as error:
+            self._server.refuse(request, str(error), "taken")
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+            self._server.refuse(request, f"malformed message: {error!r}", "malformed")
 
     def _answer(self, message: dict[str, Any]) -> Any:
         """Does what one message asks for."""
         what = message.get("do")
         if what == "get":
-            return self.get(str(message["key"]), min(float(message["timeout"]), 60.0))
+            return self.get(str(message["key"]))
         if what == "put":
             self.put(str(message["key"]), message["value"])
             return None
@@ -223,7 +242,7 @@ class RunStore:
         with self._lock:
             node = self._nodes.setdefault(name, _new_node(name))
             if not node["supervised"] and node["life"] not in (None, life):
-                raise RefusedError(_describe_taken(name, node), "taken")
+                raise _TakenError(_describe_taken(name, node))
             if process != node["process"]:
                 node["past"] = _sum(node["past"], node["counts"])  # It began anew: what it had counted stays counted.
                 node["counts"] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import secrets
 import threading
 import time
@@ -18,6 +19,9 @@ from agentkit.variables import layout
 from agentkit.wire import Client, RefusedError, Request, Server, keys_at
 
 _LOOK_SECONDS = 0.1
+
+LINGER_SECONDS = 1.0
+"""How long a publisher that is closed stays for those who have asked within as long and lack the newest parameters."""
 
 
 class ServedPublisher:
@@ -43,6 +47,7 @@ class ServedPublisher:
         self._lock = threading.Lock()
         self._version = -1
         self._published: tuple[float, dict[str, Any], list[np.ndarray]] | None = None
+        self._told: dict[bytes, tuple[float, int]] = {}  # By reader: when it asked last, and what it has since.
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="parameters", daemon=True)
         self._thread.start()
@@ -72,11 +77,19 @@ class ServedPublisher:
             self._version, self._published = int(version), (time.time(), description, own)
 
     def _serve(self) -> None:
-        while not self._closed.is_set():
+        end = math.inf
+        while time.monotonic() < end:
             request = self._server.receive(_LOOK_SECONDS)
             if request is not None:
                 self._answer(request)
+            if self._closed.is_set():
+                end = min(end, time.monotonic() + LINGER_SECONDS if self._is_lacked() else 0.0)
         self._server.close()
+
+    def _is_lacked(self) -> bool:
+        """Returns whether somebody who has asked lately lacks the newest parameters."""
+        since = time.monotonic() - LINGER_SECONDS
+        return any(asked > since and version < self._version for asked, version in self._told.values())
 
     def _answer(self, request: Request) -> None:
         """Answers with the parameters of some names, or None where there are none newer than the asker has."""
@@ -85,6 +98,7 @@ class ServedPublisher:
         try:
             names, had = [str(name) for name in request.body["names"]], request.body["newer_than"]
             same = request.body["generation"] in (None, self._generation)
+            self._told[request.sender] = time.monotonic(), version
             if published is None or (same and version <= had):
                 self._server.answer(request, None)
                 return
@@ -104,7 +118,7 @@ class ServedPublisher:
         self._server.answer(request, {**answer, "layout": json.dumps(nodes), "leaves": wanted})
 
     def close(self) -> None:
-        """Ends the server. May be called twice."""
+        """Ends the server, see `LINGER_SECONDS`. May be called twice."""
         self._closed.set()
         self._thread.join()
 

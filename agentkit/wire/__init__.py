@@ -3,7 +3,7 @@
 from agentkit.wire.client import Client, RefusedError, WireClosedError, WireTimeoutError
 from agentkit.wire.keys import Keys, derive_keys, keys_at
 from agentkit.wire.message import MessageError
-from agentkit.wire.server import Request, Server, listen_address, private_address
+from agentkit.wire.server import Request, Server, listen_address, private_address, reachable_address
 
 __all__ = [
     "Client",
@@ -18,4 +18,5 @@ __all__ = [
     "keys_at",
     "listen_address",
     "private_address",
+    "reachable_address",
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import threading
 import time
@@ -23,6 +25,9 @@ _SLICE_SECONDS = 0.1
 
 _RETRY_SECONDS = 0.2
 """How long it takes at most to see that a server has come back."""
+
+_STRANGERS, _PROMPT_SECONDS = 3, 1.0
+"""So many connections in a row that end within so long of being made, without a handshake, are no accident."""
 
 
 class WireClosedError(AgentkitError, ConnectionError):
@@ -64,6 +69,9 @@ class Client:
         self._waiting: dict[int, list[bytes | memoryview]] = {}  # Asked and not answered.
         self._unsent: list[int] = []
         self._connected = False
+        self._num_failed = 0  # Handshakes, in a row and promptly.
+        self._met = 0.0  # When a connection was made last.
+        self._reconnect_at = math.inf
         self._away_since = time.monotonic()
         context: zmq.SyncContext = zmq.Context.instance()  # Of this process, also after a fork.
         self._socket: zmq.SyncSocket = context.socket(zmq.DEALER)
@@ -76,7 +84,9 @@ class Client:
         if keys is not None:
             self._socket.curve_serverkey = keys.server_public
             self._socket.curve_publickey, self._socket.curve_secretkey = keys.client_public, keys.client_secret
-        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+        self._monitor = self._socket.get_monitor_socket(
+            zmq.EVENT_CONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+        )
         self._poller = zmq.Poller()
         self._poller.register(self._monitor, zmq.POLLIN)
         self._socket.connect(address)
@@ -96,6 +106,11 @@ class Client:
         """Returns whether the server was there when it was last looked for."""
         return self._connected
 
+    @property
+    def is_stranger(self) -> bool:
+        """Returns whether somebody listens at the address who is no server with these keys, as `ask` has found."""
+        return self._num_failed >= _STRANGERS
+
     def forget(self) -> None:
         """Waits no longer for what was asked so far."""
         with self._lock:
@@ -112,6 +127,9 @@ class Client:
         """
         deadline = time.monotonic() + timeout
         with self._lock:
+            self._check_open()
+            self._follow()
+            self._num_failed = 0  # What came before was not seen promptly.
             number = self.send(body)
             try:
                 while (found := self.receive(deadline - time.monotonic())) is not None:
@@ -149,6 +167,8 @@ class Client:
                 ready = dict(self._poller.poll(int(max(0.0, min(left, _SLICE_SECONDS) * 1000))))
                 if self._monitor in ready:
                     self._follow()
+                if time.monotonic() >= self._reconnect_at and not self._connected:
+                    self._reconnect()
                 if self._unsent:
                     self._send_unsent()
                 if ready.get(self._socket, 0) & zmq.POLLIN:
@@ -168,13 +188,30 @@ class Client:
         return WireClosedError(f"No server of this run answers at {self.address} (waited {seconds:.1f} s).")
 
     def _follow(self) -> None:
-        """Learns that a connection was made or lost, and sends anew what a lost one took along."""
-        event = recv_monitor_message(self._monitor)["event"]
+        """Learns of all connections that were made or lost, and sends anew what a lost one took along."""
+        while int(self._monitor.get(zmq.EVENTS)) & zmq.POLLIN:
+            self._take_event(recv_monitor_message(self._monitor)["event"], time.monotonic())
+
+    def _take_event(self, event: int, now: float) -> None:
+        if event == zmq.EVENT_CONNECTED:
+            self._met, self._reconnect_at = now, math.inf
+            return
+        if event == zmq.EVENT_DISCONNECTED:
+            self._reconnect_at = now + _RETRY_SECONDS
+        is_prompt = not self._connected and now - self._met < _PROMPT_SECONDS
+        self._num_failed = self._num_failed + 1 if is_prompt and event == zmq.EVENT_DISCONNECTED else 0
         if self._connected != (event == zmq.EVENT_HANDSHAKE_SUCCEEDED):
             self._connected = not self._connected
-            self._away_since = time.monotonic()
+            self._away_since = now
             if not self._connected:
                 self._unsent = list(self._waiting)
+
+    def _reconnect(self) -> None:
+        """Connects where libzmq does not do so again: it gives up for good who does not speak its protocol."""
+        self._reconnect_at, self._unsent = math.inf, list(self._waiting)
+        with contextlib.suppress(zmq.ZMQError):
+            self._socket.disconnect(self.address)
+        self._socket.connect(self.address)
 
     def _send_unsent(self) -> None:
         try:

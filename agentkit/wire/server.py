@@ -160,10 +160,19 @@ def listen_address(device: str, port: int | None = None) -> str:
     return f"tcp://{host}:{'*' if port is None else port}"
 
 
+def reachable_address(address: str, device: str) -> str:
+    """Returns a server's address as others have it: on a network device by `ports.device_address`, on ipc the same."""
+    if not address.startswith("tcp://"):
+        return address
+    return f"tcp://{device_address(device)}:{address.rpartition(':')[2]}"
+
+
 def _check_address(address: str, keys: Keys | None) -> None:
     if address.startswith("tcp://"):
         if keys is None:
             raise ConfigError(f"{address}: over TCP anyone can knock; expected the run's keys, found none.")
+        if (port := address.rpartition(":")[2]) != "*" and not (port.isdecimal() and 0 < int(port) < 65536):
+            raise ConfigError(f"{address}: a port is a number from 1 to 65535, or * for a free one.")
         return
     if not address.startswith("ipc:///"):
         raise ConfigError(f"Expected an address ipc:///PATH or tcp://HOST:PORT, found {address!r}.")

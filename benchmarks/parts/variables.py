@@ -1,12 +1,11 @@
 """What it costs to publish parameters and to fetch them, in another process, by size and transport.
 
-Run alone on the machine: ``python benchmarks/parts/variables.py``; with the extra ``reverb`` that transport
-is measured, too. Loopback only. Random float32 trees of 12 leaves, as two networks of three layers have.
+Run alone on the machine: ``python benchmarks/parts/variables.py``. Loopback only; the wire encrypts there, too. Random
+float32 trees of 12 leaves, as two networks of three layers have.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import statistics
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from agentkit.variables import SharedMemoryPublisher, SharedMemorySource
+from agentkit.variables.served import ServedPublisher, ServedSource
 
 MEGABYTES = (0.3, 5, 50)
 ROUNDS = 15
@@ -32,18 +32,14 @@ def tree(megabytes: float) -> dict[str, Any]:
 def make_source(kind: str, place: str) -> Any:
     if kind == "shared memory":
         return SharedMemorySource(place)
-    from agentkit.variables import ReverbSource
-
-    return ReverbSource(place, "benchmark")
+    return ServedSource(place, "benchmark")
 
 
 def make_publisher(kind: str) -> tuple[Any, str]:
     if kind == "shared memory":
         name = f"benchmark-{os.getpid()}"
         return SharedMemoryPublisher(name), name
-    from agentkit.variables import ReverbPublisher
-
-    publisher = ReverbPublisher("benchmark")
+    publisher = ServedPublisher("benchmark", "tcp://127.0.0.1:*")
     return publisher, publisher.address
 
 
@@ -83,9 +79,8 @@ def measure(kind: str, megabytes: float) -> tuple[float, float, float]:
 
 
 def main() -> None:
-    kinds = ["shared memory", *(["reverb"] if importlib.util.find_spec("reverb") else [])]
     print(f"{'transport':<14} {'MB':>5} {'publish ms':>11} {'fetch ms':>9} {'nothing newer ms':>17}")
-    for kind in kinds:
+    for kind in ("shared memory", "wire"):
         for megabytes in MEGABYTES:
             published, fetched, asked = measure(kind, megabytes)
             print(f"{kind:<14} {megabytes:>5} {published:>11.3f} {fetched:>9.3f} {asked:>17.4f}", flush=True)

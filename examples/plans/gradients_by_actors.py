@@ -1,7 +1,7 @@
 """Gradients computed by actors, as in A3C (Mnih et al. 2016, "Asynchronous Methods for Deep Reinforcement Learning").
 
 A worker acts, and differentiates A2C's loss at the newest parameters it has. Gradients travel through a queue on a
-Reverb server, which holds workers back when it is full; the learner applies them as they come. Nothing is normalised
+replay server, which holds workers back when it is full; the learner applies them as they come. Nothing is normalised
 by running statistics, as in the paper: workers know no more than the parameters.
 """
 

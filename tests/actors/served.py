@@ -12,6 +12,7 @@ import numpy as np
 
 from agentkit import core, specs
 from agentkit.actors import InferenceServer, Policy, RemoteActor
+from agentkit.wire import listen_address
 
 RUN = "a secret"
 SEED = 7
@@ -82,7 +83,8 @@ def recurrent() -> Policy:
 def serving(policy: Policy, spec: specs.EnvironmentSpec, client: Any = None, run_id: str = RUN, **settings: Any):
     """A server with a thread that serves."""
     stop = threading.Event()
-    with InferenceServer(policy, spec, client or Client(), run_id, **settings) as server:
+    address = listen_address("lo")
+    with InferenceServer(policy, spec, client or Client(), run_id, address, **settings) as server:
 
         def serve() -> None:
             while not stop.is_set():

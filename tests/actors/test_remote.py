@@ -21,11 +21,11 @@ from agentkit.actors import (
     PolicyActor,
     RemoteActor,
     inference_server,
-    remote_protocol,
     stateless_policy,
 )
 from agentkit.actors.batches import SplitAdder
-from agentkit.actors.remote_protocol import InferenceClosedError
+from agentkit.actors.remote import InferenceClosedError
+from agentkit.wire import listen_address
 from tests.actors.served import (
     OBSERVATIONS,
     RUN,
@@ -90,7 +90,7 @@ def test_actors_that_ask_together_are_answered_by_one_call() -> None:
     sizes: list[int] = []
     with serving(recurrent(), spec, max_wait_seconds=30.0) as server:
         act = server._batched.act
-        server._batched.act = lambda *arguments: (sizes.append(len(arguments[2])), act(*arguments))[1]
+        server._batched.act = lambda *arguments: (sizes.append(len(arguments[1][0])), act(*arguments))[1]
         actors = [remote(server, spec, seed=seed) for seed in range(num_actors)]
         for actor in actors:
             actor.update(wait=True)
@@ -147,11 +147,7 @@ def test_new_parameters_are_used_and_their_age_is_told() -> None:
 # Outages ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("max_state_bytes", [1 << 16, 0])
-def test_a_restarted_server_goes_on_from_what_the_actor_kept(
-    monkeypatch: pytest.MonkeyPatch, max_state_bytes: int
-) -> None:
-    monkeypatch.setattr(inference_server, "MAX_STATE_BYTES", max_state_bytes)
+def test_a_restarted_server_goes_on_from_what_the_actor_keeps() -> None:
     spec, policy = make_spec(), recurrent()
     local = PolicyActor(policy, jax.random.PRNGKey(SEED), Client())
     expected = [local.select_action(np.float32(1)) for _ in range(4)]
@@ -163,18 +159,14 @@ def test_a_restarted_server_goes_on_from_what_the_actor_kept(
             address["now"] = server.address
             found += [actor.select_action(np.float32(1)) for _ in range(2)]
     actor.close()
-    if max_state_bytes:
-        assert_equal(expected, found)
-    else:  # The state begins anew, and no key is used twice.
-        assert [action["jump"] // 3 for action in found] == [1, 2, 1, 2]
-        assert [action["jump"] % 3 for action in found] == [action["jump"] % 3 for action in expected]
+    assert_equal(expected, found)
 
 
 def test_a_request_that_was_under_way_is_repeated() -> None:
     """The first server dies between a request and its reply."""
     spec, policy = make_spec(), recurrent()
     expected = PolicyActor(policy, jax.random.PRNGKey(SEED), Client()).select_action(np.float32(1))
-    dying = InferenceServer(policy, spec, Client(), RUN, max_wait_seconds=60.0)
+    dying = InferenceServer(policy, spec, Client(), RUN, listen_address("lo"), max_wait_seconds=60.0)
     address = {"now": dying.address}
     actor = RemoteActor(lambda: address["now"], RUN, spec, seed=SEED, outage_seconds=120.0)
     found = []
@@ -182,7 +174,7 @@ def test_a_request_that_was_under_way_is_repeated() -> None:
     dying._due = lambda now: now + 60.0  # type: ignore[method-assign]
     thread.start()
     deadline = time.monotonic() + 120.0
-    while not any(peer.request for peer in dying._peers):
+    while not any(peer.request for peer in dying._peers.values()):
         dying.serve(0.02)
         assert time.monotonic() < deadline
     dying.close()
@@ -195,7 +187,7 @@ def test_a_request_that_was_under_way_is_repeated() -> None:
 
 def test_without_a_server_the_wait_ends_with_a_named_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
     actor = RemoteActor(lambda: address, RUN, make_spec(), seed=0, outage_seconds=0.5)
     start = time.monotonic()
     with pytest.raises(InferenceClosedError, match=r"No inference server answered for 0\.5 s"):
@@ -204,10 +196,9 @@ def test_without_a_server_the_wait_ends_with_a_named_error() -> None:
 
 
 @pytest.mark.parametrize("answers", [True, False])
-def test_disconnect_ends_a_wait_in_another_thread(monkeypatch: pytest.MonkeyPatch, answers: bool) -> None:
-    monkeypatch.setattr(remote_protocol, "CONNECT_SECONDS", 200.0)
+def test_disconnect_ends_a_wait_in_another_thread(answers: bool) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:  # It accepts, and never says a word.
-        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
         if not answers:
             listener.close()
         actor = RemoteActor(lambda: address, RUN, make_spec(), seed=0)
@@ -220,8 +211,11 @@ def test_disconnect_ends_a_wait_in_another_thread(monkeypatch: pytest.MonkeyPatc
         timer.join()
 
 
-def test_closing_leaves_no_thread_and_no_socket() -> None:
+def test_closing_leaves_no_thread_and_no_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inference_server, "GONE_SECONDS", 0.5)
     spec = make_spec()
+    with serving(recurrent(), spec) as server:  # What pyzmq keeps open in a process that has used it.
+        remote(server, spec).update(wait=True)
     threads, sockets = threading.active_count(), num_sockets()
     for _ in range(2):
         with serving(recurrent(), spec) as server:

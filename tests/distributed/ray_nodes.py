@@ -3,6 +3,7 @@
 python ray_nodes.py FOLDER [ADDRESS]: runs two `stay` nodes on a private Ray, or on the cluster at ADDRESS.
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -12,7 +13,7 @@ import threading
 
 import numpy as np
 
-from agentkit.distributed.ray import RayVariables
+from agentkit.experiment.launch.sharing.transports import make_publisher, make_source
 
 
 def stay(context, folder):
@@ -49,27 +50,29 @@ def bad_config(context):
 
 
 def publish_and_die(context):
-    """Publishes once, and is killed by -9 as soon as the holder has it; its next incarnation stays."""
-    variables = RayVariables("params", 60.0)
-    variables.publish(1000 if context.incarnation == 0 else 900, {"policy": {"w": np.full((64, 1024), 3.0)}})
-    assert variables.flush(60.0)
-    if context.incarnation == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    stay(context, context.run_directory)
+    """Publishes, and is killed by -9 as soon as three readers have it; its next incarnation stays."""
+    publisher = make_publisher(context, listen="all")
+    publisher.publish(900 if context.incarnation else 1000, {"policy": {"w": np.full((64, 1024), 3.0)}})
+    publisher.open()
+    context.ready(publisher.endpoint)
+    while not context.wait(0.05):
+        values = context.store.status()["values"]
+        if not context.incarnation and all(f"seen/{index}" in values for index in range(3)):
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
-def read(context, index):
-    """Puts each (version, sum, writeable) that it reads into the run store."""
-    variables = RayVariables("params", 60.0)
+def read(context, index, endpoint, is_far):
+    """Puts each (version, sum) that it reads into the run store; one that is far is not on the learner's machine."""
+    source = make_source(context, {**endpoint, "host": "another"} if is_far else endpoint)
     version, seen = -1, []
     context.ready()
     while not context.wait(0.05):
-        found = variables.get(("policy",), newer_than=version)
-        if found is not None:
-            w = found.variables["policy"]["w"]
-            version = found.version
-            seen.append([version, float(w.sum()), w.flags.writeable])
-            context.store.put(f"seen/{index}", seen)
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            found = source.get(("policy",), newer_than=version)
+            if found is not None:
+                version = found.version
+                seen.append([version, float(found.variables["policy"]["w"].sum())])
+                context.store.put(f"seen/{index}", seen)
 
 
 def main():

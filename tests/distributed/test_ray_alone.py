@@ -9,7 +9,7 @@ import types
 
 import pytest
 
-from agentkit.distributed.ray import RayEngine, RayVariables
+from agentkit.distributed.ray import RayEngine
 from agentkit.distributed.ray_cluster import RayStartError, start_private
 from agentkit.errors import ConfigError, MissingExtraError
 
@@ -80,11 +80,6 @@ def test_a_ray_that_does_not_start_is_an_error_that_says_what_to_do(monkeypatch)
     monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 32)
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     with pytest.raises(RayStartError, match=r"timed out during startup.*Try again.*--ray-address"):
-        start_private(slow, "n", 1, 1 << 20)
+        start_private(slow, "n", 1)
     assert slow.stopped and not slow.folder.exists() and not killed.exists()
     assert slow._private.ray_constants.ENABLE_RAY_CLUSTER  # A cluster may be joined later.
-
-
-def test_variables_without_an_engine_are_refused():
-    with pytest.raises(ConfigError, match="in the nodes of a RayEngine"):
-        RayVariables("params")

@@ -14,10 +14,13 @@ from agentkit.distributed import (
     RunStoreError,
     WrongRunError,
     run_store,
-    run_store_server,
 )
-from agentkit.distributed.run_store_server import MAX_LINE, MAX_STRANGERS
+from agentkit.distributed.run_store import MAX_MESSAGE
+from agentkit.distributed.run_store_client import from_body, to_body
 from agentkit.errors import ConfigError
+from agentkit.wire import Client, RefusedError, derive_keys
+from agentkit.wire.message import PART_BYTES
+from agentkit.wire.server import HANDSHAKE_SECONDS
 
 pytestmark = pytest.mark.both_stacks
 
@@ -115,7 +118,7 @@ def test_another_run_is_refused(store):
         b"[1, 2]\n",
         b'{"run_id": 5}\n',
         b'{"protocol": 2, "nonce": "n"}\n{"proof": "x"}\n',
-        b"x" * MAX_LINE,
+        b"x" * (2 * PART_BYTES),
     ],
 )
 def test_a_stranger_is_dropped_and_harms_nobody(store, words):
@@ -187,65 +190,126 @@ def test_the_status_is_plain_json(store):
     made.close()
 
 
-def talk(address, *lines):
-    """What the store answers to a client of one's own, line by line."""
-    host, port = address.split(":")
-    with socket.create_connection((host, int(port)), timeout=10.0) as made, made.makefile("rb") as reader:
-        for line in lines:
-            made.sendall(json.dumps(line).encode() + b"\n")
-            yield json.loads(reader.readline())
+def test_more_than_a_message_may_hold_is_refused_and_a_long_status_is_not(store):
+    made = client(store)
+    with pytest.raises(RunStoreError, match="at most 1048576 are taken"):
+        made.put("long", "x" * MAX_MESSAGE)
+    for i in range(3):
+        made.put(f"key {i}", "x" * (MAX_MESSAGE // 2))
+    assert len(json.dumps(made.status())) > MAX_MESSAGE
+    made.close()
 
 
-def test_a_client_of_an_older_protocol_is_refused_in_words(store):
-    (answer,) = talk(store.address, {"run_id": RUN})
-    assert "speaks protocol 3, the client 1: use one version" in answer["error"]
+def test_a_member_whose_messages_are_none_of_the_stores_harms_nobody(store):
+    member = Client(f"tcp://{store.address}", derive_keys(RUN))
+    for body in (None, "text", [1, 2], {"do": "stop"}, to_body("text")[:-1], to_body([1]), to_body({})):
+        with pytest.raises(RefusedError, match="malformed"):
+            member.ask(body, 5.0)
+    assert from_body(member.ask(to_body({"do": "status"}), 5.0))["values"] == {}
+    member.close()
 
 
-def test_an_impostor_learns_nothing_and_is_believed_nothing(store):
-    """It sends the challenges of the real store on, and has the client's proof; and sees all that is sent."""
-    heard = []
+def listening(answer):
+    """The address of an impostor, who gives each connection to `answer`."""
 
     def listen():
-        connection, _ = impostor.accept()
-        with connection, connection.makefile("rb") as reader:
-            host, port = store.address.split(":")
-            with socket.create_connection((host, int(port))) as real, real.makefile("rb") as answers:
-                heard.append(reader.readline())
-                real.sendall(heard[-1])
-                connection.sendall(answers.readline())
-                heard.append(reader.readline())
-                connection.sendall(b'{"value": {"proof": "' + json.loads(heard[-1])["proof"].encode() + b'"}}\n')
-                heard.append(reader.readline())
+        with contextlib.suppress(OSError):  # It was closed.
+            while True:
+                connection, _ = impostor.accept()
+                with connection, contextlib.suppress(OSError):
+                    answer(connection)
 
-    with socket.create_server(("127.0.0.1", 0)) as impostor:
-        thread = threading.Thread(target=listen)
-        thread.start()
-        with pytest.raises(WrongRunError, match="does not know the run id"):
-            RunStoreClient(f"127.0.0.1:{impostor.getsockname()[1]}", RUN, timeout=5.0)
-        thread.join()
-    assert RUN.encode() not in b"".join(heard) and heard[2] == b""
+    impostor = socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=listen)
+    thread.start()
+
+    @contextlib.contextmanager
+    def open_until_the_end():
+        try:
+            yield f"127.0.0.1:{impostor.getsockname()[1]}"
+        finally:
+            impostor.shutdown(socket.SHUT_RDWR)
+            impostor.close()
+            thread.join(10.0)
+            assert not thread.is_alive()
+
+    return open_until_the_end()
 
 
-def test_strangers_keep_no_node_out_and_do_not_stay(store, monkeypatch):
-    """Far more of them than may stay, and each sends a byte now and then."""
-    monkeypatch.setattr(run_store_server, "HANDSHAKE_SECONDS", 1.0)
+def test_who_listens_and_does_not_know_the_run_id_is_named_at_once():
+    heard = []
+
+    def answer(connection):
+        heard.append(connection.recv(1000))
+        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    start = time.monotonic()
+    with listening(answer) as address, pytest.raises(WrongRunError, match="not this run's store"):
+        RunStoreClient(address, RUN, timeout=15.0)
+    assert time.monotonic() - start < 10.0 and heard and RUN.encode() not in b"".join(heard)
+
+
+def test_who_sends_all_on_reads_nothing_and_says_nothing(store):
+    """He stands between a client and the real store: sees what they show each other, and changes it."""
+    heard, threads, bad = bytearray(), [], threading.Event()
+
+    def pass_on(source, target, changes):
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                heard.extend(data)
+                if changes and bad.is_set():
+                    data = data[:-1] + bytes([data[-1] ^ 1])
+                target.sendall(data)
+        for each in (source, target):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def answer(connection):
+        host, port = store.address.split(":")
+        with socket.create_connection((host, int(port))) as real:
+            thread = threading.Thread(target=pass_on, args=(connection, real, True))
+            threads.append(thread)
+            thread.start()
+            pass_on(real, connection, False)
+
+    with listening(answer) as address:
+        made = RunStoreClient(address, RUN, timeout=10.0)
+        made.put("a key of the run", "its value")
+        assert store.get("a key of the run") == "its value"
+        bad.set()
+        with pytest.raises(RunStoreError):
+            made._ask({"do": "put", "key": "evil", "value": 1}, 1.0)
+        assert store.get("evil") is None, "a message that was changed was taken"
+        made.close()
+        store.close()
+    for thread in threads:
+        thread.join(10.0)
+    assert len(heard) > 500
+    for secret in (RUN.encode(), b"a key of the run", b"its value", b"put"):
+        assert secret not in heard
+
+
+def test_strangers_keep_no_node_out_and_do_not_stay(store):
+    """Many of them, and each sends a byte now and then."""
     member = client(store, node="actor-0")
     host, port = store.address.split(":")
-    strangers = [socket.create_connection((host, int(port)), timeout=10.0) for _ in range(3 * MAX_STRANGERS)]
+    strangers = [socket.create_connection((host, int(port)), timeout=10.0) for _ in range(200)]
     start = time.monotonic()
     try:
-        for stranger in strangers:
-            with contextlib.suppress(OSError):  # It has been dropped by now.
-                stranger.sendall(b"{")
         late = client(store, node="actor-1")
-        assert time.monotonic() - start < 10.0
-        assert len(store._server._strangers) <= MAX_STRANGERS
-        while store._server._strangers:  # A byte in time does not keep a connection.
-            assert time.monotonic() - start < 15.0
-            for stranger in strangers:
-                with contextlib.suppress(OSError):
-                    stranger.sendall(b" ")
-            time.sleep(0.2)
+        assert time.monotonic() - start < HANDSHAKE_SECONDS, "it waited for the strangers to be dropped"
+        last = strangers[-1]
+        last.settimeout(0.2)
+        while True:  # A byte in time does not keep a connection.
+            assert time.monotonic() - start < 4 * HANDSHAKE_SECONDS
+            try:
+                last.sendall(b"\xff")
+                if not last.recv(1000):
+                    break
+            except TimeoutError:
+                continue
+            except OSError:
+                break
     finally:
         for stranger in strangers:
             stranger.close()

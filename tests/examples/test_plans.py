@@ -91,7 +91,6 @@ def test_fits_on_a_page_and_is_in_the_table(path):
     assert f"]({path.name})" in (path.parent / "README.md").read_text()
 
 
-@pytest.mark.reverb
 @pytest.mark.full
 def test_synchronous_keeps_the_ratio_and_the_newest_parameters():
     output = run("synchronous", "--num_steps", "250")
@@ -105,7 +104,6 @@ def test_synchronous_keeps_the_ratio_and_the_newest_parameters():
     assert 0.0 < mean <= worst <= 2 * 1_000 + 40
 
 
-@pytest.mark.reverb
 @pytest.mark.full
 def test_both_learners_learn_from_one_actor():
     output = run("two_learners")
@@ -119,7 +117,6 @@ def test_both_learners_learn_from_one_actor():
     assert steps >= 4_000
 
 
-@pytest.mark.reverb
 @pytest.mark.full
 def test_ppo_and_dqn_learn_from_one_actor():
     output = run("dqn_and_ppo")
@@ -129,7 +126,6 @@ def test_ppo_and_dqn_learn_from_one_actor():
         assert updates > least
 
 
-@pytest.mark.reverb
 @pytest.mark.full
 def test_gradients_by_actors_learn():
     output = run("gradients_by_actors")
@@ -140,7 +136,6 @@ def test_gradients_by_actors_learn():
     assert result > 0.7
 
 
-@pytest.mark.reverb
 @pytest.mark.full
 def test_every_shard_holds_and_gives_its_part():
     output = run("sharded_replay")
@@ -155,7 +150,6 @@ def test_every_shard_holds_and_gives_its_part():
     assert result > 0.5
 
 
-@pytest.mark.reverb
 @pytest.mark.full
 def test_the_watcher_raises_its_alarm_and_writes_who_waits(tmp_path):
     path = tmp_path / "waits.csv"
@@ -167,7 +161,6 @@ def test_the_watcher_raises_its_alarm_and_writes_who_waits(tmp_path):
     assert all(int(row["inserted"]) >= int(row["items"]) for row in rows)
 
 
-@pytest.mark.reverb
 @pytest.mark.full
 def test_ctrl_c_ends_a_plan_and_leaves_nothing_behind(tmp_path):
     path = tmp_path / "waits.csv"

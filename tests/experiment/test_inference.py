@@ -7,8 +7,6 @@ import time
 
 import pytest
 
-pytest.importorskip("reverb")
-
 import agentkit
 from agentkit.agents import dqn
 from agentkit.errors import ConfigError
@@ -16,7 +14,7 @@ from agentkit.experiment import ExperimentConfig, LaunchConfig, make_program
 from agentkit.experiment.launch.nodes.inference import inference_role
 from tests.experiment.launched import Launched
 
-pytestmark = [pytest.mark.reverb, pytest.mark.full]
+pytestmark = [pytest.mark.both_stacks, pytest.mark.full]
 
 START_SECONDS = 400.0
 """How long a program may take to start on a busy machine."""

@@ -2,8 +2,6 @@
 
 import pytest
 
-pytest.importorskip("reverb")
-
 from agentkit import checkpoint, distributed, experiment
 from agentkit.agents import dqn
 from agentkit.experiment.launch.nodes.actor import actor_node
@@ -12,7 +10,7 @@ from agentkit.experiment.launch.nodes.replay import replay_node
 from agentkit.experiment.launch.sharing.common import find_spec
 from agentkit.loggers.program_table import all_tables
 
-pytestmark = [pytest.mark.reverb, pytest.mark.full]
+pytestmark = [pytest.mark.both_stacks, pytest.mark.full]
 
 
 def run(folder, num_steps, totals=None):

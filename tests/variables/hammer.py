@@ -2,7 +2,7 @@
 
 python hammer.py publish KIND PLACE SECONDS SIZE FIRST   publishes versions FIRST, FIRST + 1, ... as fast as it can
 python hammer.py read KIND PLACE SECONDS TIMES           fetches until it has TIMES versions, and prints what it saw
-KIND is memory (PLACE is a path) or reverb (PLACE is a port); a publisher may be cut short by a kill.
+KIND is memory (PLACE is a path) or wire (PLACE is an address); a publisher may be cut short by a kill.
 """
 
 import json
@@ -35,9 +35,9 @@ def publish(kind, place, seconds, size, first):
 
         publisher = SharedMemoryPublisher(place)
     else:
-        from agentkit.variables import ReverbPublisher
+        from agentkit.variables.served import ServedPublisher
 
-        publisher = ReverbPublisher(RUN, port=int(place))
+        publisher = ServedPublisher(RUN, place)
     version, end = int(first), time.monotonic() + float(seconds)
     publisher.publish(version, {"policy": tree(version, int(size))})
     print("published", flush=True)
@@ -54,9 +54,9 @@ def read(kind, place, seconds, times):
 
         source = SharedMemorySource(place)
     else:
-        from agentkit.variables import ReverbSource
+        from agentkit.variables.served import ServedSource
 
-        source = ReverbSource(f"localhost:{place}", RUN)
+        source = ServedSource(place, RUN)
     held, told = -1, {"fetched": 0, "torn": 0, "errors": 0, "backwards": 0}
     print("reading", flush=True)
     end = time.monotonic() + float(seconds)

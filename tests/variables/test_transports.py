@@ -40,24 +40,7 @@ class OnWire:
         return ServedSource(self.address, "run", timeout=3.0)
 
 
-class OnReverb:
-    def __init__(self, tmp_path):
-        self.port = None
-
-    def publisher(self):
-        from agentkit.variables import ReverbPublisher
-
-        publisher = ReverbPublisher("run", port=self.port)
-        self.port = publisher.port  # a learner that restarts serves where it did before
-        return publisher
-
-    def source(self):
-        from agentkit.variables import ReverbSource
-
-        return ReverbSource(f"localhost:{self.port}", "run", timeout=3.0)
-
-
-@pytest.fixture(params=[Memory, OnWire, pytest.param(OnReverb, marks=pytest.mark.reverb)])
+@pytest.fixture(params=[Memory, OnWire])
 def transport(request, tmp_path):
     return request.param(tmp_path)
 

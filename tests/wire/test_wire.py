@@ -1,5 +1,6 @@
 """The wire between processes: what it carries, what it does about servers that go, and whom it keeps out."""
 
+import contextlib
 import multiprocessing
 import os
 import socket
@@ -211,6 +212,36 @@ def test_keys_follow_from_the_secret_alone():
     assert not set(other) & set(KEYS) and len(set(KEYS)) == 4
 
 
+def test_a_server_is_found_again_where_others_have_listened_meanwhile():
+    """Libzmq never comes back to who does not speak its protocol."""
+    first = Echo(listen_address("lo"), KEYS)
+    client = Client(first.address, KEYS, patience=LONG)
+    assert client.ask("here", LONG) == "here"
+    first.close()
+    answered = []
+    with socket.create_server(("127.0.0.1", int(first.address.rpartition(":")[2]))) as other:
+
+        def answer():
+            for _ in range(2):
+                with other.accept()[0] as connection:
+                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                    answered.append(connection)
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        deadline = time.monotonic() + LONG
+        while len(answered) < 2 and time.monotonic() < deadline:
+            with contextlib.suppress(WireClosedError):
+                client.receive(0.2)
+        thread.join(LONG)
+    assert len(answered) == 2
+    client.patience = LONG
+    second = Echo(first.address, KEYS)
+    assert client.ask("again", LONG) == "again"
+    client.close()
+    second.close()
+
+
 # Strangers ----------------------------------------------------------------------------------------
 
 
@@ -236,8 +267,24 @@ def test_wrong_keys_get_nowhere(case, guarded):
     stranger = Client(guarded.address, _stranger(case), patience=0.7)
     with pytest.raises(WireClosedError):
         stranger.ask("let me in", LONG)
+    assert stranger.is_stranger or case != "another run's"  # Each of the two is one to the other.
     stranger.close()
     assert guarded.seen == []
+
+
+@pytest.mark.full
+def test_a_server_that_is_away_or_busy_is_no_stranger(monkeypatch):
+    monkeypatch.setattr("agentkit.wire.server.HANDSHAKE_SECONDS", 1.5)
+    server = Server(listen_address("lo"), KEYS)  # It lets nobody in: its thread has other things to do.
+    client = Client(server.address, KEYS, patience=LONG)
+    with pytest.raises(WireClosedError):
+        client.ask("busy", 7.0)
+    assert not client.is_stranger
+    server.close()
+    with pytest.raises(WireClosedError):
+        client.ask("away", 1.0)
+    assert not client.is_stranger
+    client.close()
 
 
 def test_no_key_gets_nowhere(guarded):

@@ -118,7 +118,7 @@ def _join(arguments: argparse.Namespace, meeting: Meeting) -> int:
     settings: dict[str, Any]
     if arguments.role == "learner":
         listen = arguments.listen or "lo"
-        settings = {"listen": listen, "transport": "shared_memory" if listen == "lo" else "served"}
+        settings = {"listen": listen}
     else:
         settings = {"index": arguments.index}
     settings["imports"] = import_packages(arguments.imports)

@@ -185,8 +185,8 @@ def _process_commands(store: RunStore, asked: threading.Event, stop: threading.E
 
 
 def join_run(
-    role: str, *, connect: str, run_id: str, index: int | None = None, transport: str = "shared_memory",
-    listen: str = "lo", timeout: float = 120.0, imports: Sequence[str] = (),
+    role: str, *, connect: str, run_id: str, index: int | None = None, listen: str = "lo", timeout: float = 120.0,
+    imports: Sequence[str] = (),
 ) -> int:  # fmt: skip
     """Runs a learner, actor or evaluator of a run whose store is at an address, until it is told to stop.
 
@@ -195,8 +195,7 @@ def join_run(
         connect: "host:port" of the run store that the replay node printed.
         run_id: the run's secret.
         index: tells nodes of a role apart; None draws one for an actor, and is 0 for the others.
-        transport: for a learner, see `transports.make_publisher`.
-        listen: for a learner, the network device of its own server.
+        listen: for a learner, the network device of its own server, see `transports.make_publisher`.
         timeout: seconds to wait for the run store.
         imports: packages outside of agentkit that the run's parts are from, see `read_config`.
 
@@ -215,7 +214,7 @@ def join_run(
     if role == "learner":
         target: Any = learner_node
         arguments: tuple[Any, ...] = (experiment, None, replay)
-        settings: dict[str, Any] = {"transport": transport, "listen": listen}
+        settings: dict[str, Any] = {"listen": listen}
     elif role == "actor":
         target, arguments, settings = actor_node, (experiment, None, replay, learner), {}
     else:

@@ -18,9 +18,8 @@ from agentkit.experiment.launch.nodes.actor import actor_node
 from agentkit.experiment.launch.nodes.evaluator import evaluator_node
 from agentkit.experiment.launch.nodes.inference import inference_node, inference_role
 from agentkit.experiment.launch.nodes.learner import learner_node
-from agentkit.experiment.launch.nodes.replay import backend_of, replay_node
+from agentkit.experiment.launch.nodes.replay import backend_of, default_backend, replay_node
 from agentkit.experiment.launch.sharing.common import PARAMETER_SECONDS
-from agentkit.experiment.launch.sharing.transports import TRANSPORTS
 from agentkit.ports import check_device
 from agentkit.specs import EnvironmentSpec
 
@@ -37,7 +36,6 @@ class LaunchConfig(metaclass=SaysWhatWasMeant):
         engine: "processes" (this machine), "ray", or "threads" (for a debugger).
         ray_address: of an existing Ray cluster; None starts a private one on this machine.
         listen: the network device that servers listen on: "lo" is this machine alone.
-        transport: how parameters travel, see `transports.make_publisher`; None for the engine's own.
         max_parameter_age_seconds: actors wait where their parameters are older; above 0.1; None for no limit.
         max_restarts: of one node within ten minutes; one more stops the program.
         learner_gpus: accelerators that engine "ray" reserves for the learner, which then sees these alone; a part,
@@ -51,7 +49,6 @@ class LaunchConfig(metaclass=SaysWhatWasMeant):
     engine: str = "processes"
     ray_address: str | None = None
     listen: str = "lo"
-    transport: str | None = None
     max_parameter_age_seconds: Positive | None = None
     max_restarts: CountFromZero = RestartPolicy.max_restarts
     learner_gpus: NotNegative = 0.0
@@ -62,8 +59,6 @@ class LaunchConfig(metaclass=SaysWhatWasMeant):
         check_ranges(self)
         if self.engine not in ENGINES:
             raise unknown_name("engine", self.engine, ENGINES)
-        if self.transport is not None and self.transport not in TRANSPORTS:
-            raise unknown_name("transport", self.transport, TRANSPORTS)
         if self.num_inference > self.num_actors:
             expected = f"Expected 0 to num_actors={self.num_actors} inference nodes"
             raise ConfigError(f"{expected}, found {self.num_inference}.")
@@ -102,7 +97,6 @@ def make_program(experiment: ExperimentConfig, config: LaunchConfig, spec: Envir
             "actions itself. Leave num_inference out."
         )
     program = Program(program_name(experiment.describe()))
-    transport = config.transport or ("ray" if config.engine == "ray" else "shared_memory")
     roles = make_roles(
         config.num_actors,
         config.learner_gpus,
@@ -116,9 +110,7 @@ def make_program(experiment: ExperimentConfig, config: LaunchConfig, spec: Envir
             role = _allow_steps(role, experiment.step_timeout)
         program.add_role(dataclasses.replace(role, restart=RestartPolicy(max_restarts=config.max_restarts)))
     replay = program.add_node("replay", replay_node, experiment, spec, listen=config.listen)
-    learner = program.add_node(
-        "learner", learner_node, experiment, spec, replay, transport=transport, listen=config.listen
-    )
+    learner = program.add_node("learner", learner_node, experiment, spec, replay, listen=config.listen)
     age = config.max_parameter_age_seconds
     inference = [
         program.add_node(
@@ -148,7 +140,7 @@ def program_name(record: Mapping[str, Any]) -> str:
 
 
 def make_roles(
-    num_actors: int, learner_gpus: float = 0.0, replay: str = "reverb", has_own_learner: bool = False
+    num_actors: int, learner_gpus: float = 0.0, replay: str | None = None, has_own_learner: bool = False
 ) -> list[Role]:
     """Builds the roles of an experiment, in the order in which they stop: actors, learner, evaluators, replay.
 
@@ -157,11 +149,12 @@ def make_roles(
     Args:
         num_actors: how many share the machine's cores with the learner.
         learner_gpus: see `LaunchConfig`.
-        replay: what the replay node runs, see `backend_of`.
+        replay: what the replay node runs, see `backend_of`; None for the default.
         has_own_learner: the learner is a user's own, and loads no losses.
     """
     cores = len(os.sched_getaffinity(0))
     learner = {"NPROC": str(max(1, cores - min(num_actors, cores // 2)))}
+    replay = replay or default_backend()
     client = ("agentkit.replay.reverb.replay" if replay == "reverb" else "agentkit.replay.served",)
     return [
         Role("actor", stop_order=0, stop_seconds=5.0, environment=ONE_CORE, preload=client),

@@ -210,6 +210,7 @@ def resume_launch(
         raise ConfigError(
             f"The run {run_directory} was not launched. Go on with: agentkit train --resume {quote(str(run_directory))}"
         )
+    saved.pop("transport", None)  # Of earlier versions: it follows from `listen`.
     if unknown := saved.keys() - {field.name for field in dataclasses.fields(LaunchConfig)}:
         raise ConfigError(f"The run {run_directory} was launched with {sorted(unknown)}, unknown to this version.")
     if saved.get("ray_address") is not None and "ray_address" not in changes:  # Its machines send pickles.

@@ -63,7 +63,10 @@ def evaluator_node(
         context.ready()
         next_number = newest_step(context.run_directory) // period + 1 if period else sys.maxsize
         while not context.wait(0.2):
-            number = context.totals().get("steps", 0) // period if period else 0
+            steps = context.totals().get("steps", 0)
+            if steps >= experiment.num_steps:  # The learner ends soon; over the wire nobody has its parameters then.
+                client.update(wait=True)
+            number = steps // period if period else 0
             if number >= next_number and not hooks.requested.is_set():
                 next_number = number + 1
                 if number % num_evaluators == turn:

@@ -17,10 +17,11 @@ from agentkit.actors import InferenceServer
 from agentkit.distributed import NodeContext, Role
 from agentkit.distributed.program import ONE_CORE
 from agentkit.experiment.config.experiment_config import ExperimentConfig
-from agentkit.experiment.launch.sharing.common import PARAMETER_SECONDS, STATUS_SECONDS
+from agentkit.experiment.launch.sharing.common import PARAMETER_SECONDS, STATUS_SECONDS, listen_at
 from agentkit.experiment.launch.sharing.transports import make_source
 from agentkit.specs import EnvironmentSpec, is_batched, make_environment_spec
 from agentkit.variables import VariableClient
+from agentkit.wire import reachable_address
 
 SERVE_SECONDS = 0.2
 """How often an inference node looks whether it is to stop."""
@@ -75,9 +76,10 @@ def inference_node(
         place=jax.device_put,
     )
     client.update(wait=True)
-    run_id = context.store.run_id
-    with InferenceServer(policy, spec, client, run_id, num_envs=num_envs, listen=listen) as server:
-        context.ready({"node": context.name, "address": server.address})
+    with contextlib.ExitStack() as stack:
+        where, run_id = listen_at(context, stack, listen), context.store.run_id
+        server = stack.enter_context(InferenceServer(policy, spec, client, run_id, where, num_envs=num_envs))
+        context.ready({"node": context.name, "address": reachable_address(server.address, listen)})
         shown, batches, requests = time.monotonic(), 0, 0
         while not context.should_stop:
             server.serve(SERVE_SECONDS)

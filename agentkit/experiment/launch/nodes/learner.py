@@ -49,7 +49,7 @@ DRAIN_SECONDS = 60.0
 def learner_node(
     context: NodeContext, experiment: ExperimentConfig, spec: EnvironmentSpec | None,
     replay: Mapping[str, Any] | Sequence[Mapping[str, Any]], *,
-    transport: str = "shared_memory", listen: str = "lo", publish_seconds: float = PUBLISH_SECONDS,
+    listen: str = "lo", publish_seconds: float = PUBLISH_SECONDS,
 ) -> None:  # fmt: skip
     """Learns until it is told to stop; its endpoint says where the parameters are.
 
@@ -58,8 +58,7 @@ def learner_node(
         experiment: what is run.
         spec: the environment's; None looks at one.
         replay: the endpoint of the replay node to learn from, or a list of those of several, used in turn.
-        transport: how parameters travel, see `transports.make_publisher`.
-        listen: for a server of parameters.
+        listen: the network device for nodes on other hosts, see `transports.make_publisher`.
         publish_seconds: between two publications, at least; 0 publishes every update.
     """
     _check_is_the_first(context)
@@ -68,7 +67,7 @@ def learner_node(
     spec = spec or find_spec(experiment)
     agent = experiment.agent
     with contextlib.ExitStack() as stack:
-        publisher = stack.enter_context(contextlib.closing(make_publisher(context, transport, listen, publish_seconds)))
+        publisher = stack.enter_context(contextlib.closing(make_publisher(context, listen, publish_seconds)))
         data = stack.enter_context(contextlib.closing(make_data(agent, spec, replay, context.store.run_id)))
         logger = stack.enter_context(make_logger(experiment, "learner", resume_step(context), count_dropped(context)))
         hooks = node_hooks(context, experiment)

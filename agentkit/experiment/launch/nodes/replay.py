@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib.util
 import os
 import pathlib
@@ -24,15 +23,15 @@ from agentkit.experiment.launch.sharing.common import (
     STATUS_SECONDS,
     contents_seconds,
     find_spec,
+    listen_at,
     log,
     newest_step,
     num_items,
 )
 from agentkit.experiment.runs.resume_checks import ResumeError
 from agentkit.replay import Replay, Table
-from agentkit.scratch import named_scratch
 from agentkit.specs import EnvironmentSpec
-from agentkit.wire import keys_at, listen_address, private_address
+from agentkit.wire import keys_at, reachable_address
 
 HANDOVER = "replay_handover"
 """Folder in the run's: what a replay node held that was stopped by itself."""
@@ -67,7 +66,7 @@ def replay_node(
         if backend_of(experiment) == "reverb":
             replay, announce, serve = _open_reverb(context, tables, scratch, stack, listen=listen, port=port)
         else:
-            where = _listen_at(context, scratch, stack, listen, port)
+            where = listen_at(context, stack, listen, port, scratch)
             replay, announce, serve = _open_served(context, tables, where, experiment, stack, listen=listen)
         if found is not None:
             _restore(context, replay, found.path / contents)
@@ -102,10 +101,14 @@ def backend_of(experiment: ExperimentConfig) -> str:
     Raises:
         MissingExtraError: the experiment names Reverb, which is not installed.
     """
-    is_there = importlib.util.find_spec("reverb") is not None
-    if experiment.replay == "reverb" and not is_there:
+    if experiment.replay == "reverb" and default_backend() != "reverb":
         raise missing_extra("dm-reverb", "reverb")
-    return "served" if callable(experiment.replay) or experiment.replay == "served" or not is_there else "reverb"
+    return "served" if callable(experiment.replay) or experiment.replay == "served" else default_backend()
+
+
+def default_backend() -> str:
+    """Returns "reverb" where it is installed, else "served"."""
+    return "served" if importlib.util.find_spec("reverb") is None else "reverb"
 
 
 def _port_key(context: NodeContext) -> str:
@@ -158,30 +161,15 @@ def _open_served(
     server = stack.enter_context(contextlib.closing(ReplayServer(tables, where, keys, experiment.seed, make_replay)))
 
     def announce() -> str:
-        if server.address.startswith("ipc://"):
-            return server.address
-        return f"tcp://{ports.device_address(listen)}:{_keep_port(context, server.address)}"
+        if server.address.startswith("tcp://"):
+            _keep_port(context, server.address)
+        return reachable_address(server.address, listen)
 
     def serve(seconds: float) -> None:
         context.wait(0.0)
         server.serve(seconds)
 
     return server.replay, announce, serve
-
-
-def _listen_at(
-    context: NodeContext, scratch: pathlib.Path | None, stack: contextlib.ExitStack, listen: str, port: int | None
-) -> str:
-    """Returns where a served replay listens, the same after a restart: in a private folder, or at a network device."""
-    if listen != "lo":
-        return listen_address(listen, port)
-    found = None if scratch is None else private_address(scratch, "replay")
-    if found is None:  # There is no run folder, or its path is too long for a socket.
-        name = hashlib.sha256(f"{context.name} of {context.store.run_id}".encode()).hexdigest()[:16]
-        folder = stack.enter_context(named_scratch("replay", name))
-        found = private_address(folder, "replay")
-        assert found is not None
-    return found
 
 
 def _restore(context: NodeContext, replay: Replay, directory: pathlib.Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import pathlib
 import socket
 import sys
@@ -15,7 +16,9 @@ from agentkit.distributed.worker import report_error
 from agentkit.errors import ConfigError
 from agentkit.experiment.checks.step_watch import StepTimeoutError, StepWatch, environment_name
 from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.scratch import named_scratch
 from agentkit.specs import EnvironmentSpec, make_environment_spec
+from agentkit.wire import listen_address, private_address
 
 OUTAGE_SECONDS = 300.0
 """How long actors and the learner wait for a replay server that is gone."""
@@ -70,6 +73,29 @@ def find_spec(experiment: ExperimentConfig, beside: bool = False) -> Environment
                 f"of a launched program have to know. Give --num-envs {found} (num_envs={found})."
             )
         return make_environment_spec(environment)
+
+
+def listen_at(
+    context: NodeContext, stack: contextlib.ExitStack, listen: str, port: int | None = None,
+    folder: pathlib.Path | None = None,
+) -> str:  # fmt: skip
+    """Returns where a node's server on the wire listens, the same after a restart on one machine.
+
+    Args:
+        context: the node's.
+        stack: ends with the server.
+        listen: a network device; "lo" is this machine alone, where the server has a socket in a private folder.
+        port: of a network device; None for a free one.
+        folder: a private one; None, or one whose path is too long for a socket, for a temporary one.
+    """
+    if listen != "lo":
+        return listen_address(listen, port)
+    found = None if folder is None else private_address(folder, context.role)
+    if found is None:
+        name = hashlib.sha256(f"{context.name} of {context.store.run_id}".encode()).hexdigest()[:16]
+        found = private_address(stack.enter_context(named_scratch(context.role, name)), context.role)
+        assert found is not None
+    return found
 
 
 def newest_checkpoint(directory: pathlib.Path | None) -> checkpoint.Checkpoint | None:

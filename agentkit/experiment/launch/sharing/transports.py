@@ -1,6 +1,6 @@
-"""Carries parameters between processes: by shared memory on a host, the wire, Ray's object store, or a Reverb table.
+"""Carries parameters between processes: by shared memory on a host, and over the wire between hosts.
 
-The learner's endpoint names every way there is, and a reader takes the best one it can reach.
+The learner's endpoint names the ways there are, and a reader takes the best one it can reach.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 from agentkit.core import VariableSource
 from agentkit.distributed.context import NodeContext
-from agentkit.errors import ConfigError, unknown_name
-from agentkit.ports import device_address
+from agentkit.errors import ConfigError
 from agentkit.types import Nest
 from agentkit.variables import (
     BackgroundPublisher,
@@ -22,9 +21,7 @@ from agentkit.variables import (
     remove_shared_memory,
     remove_unused_shared_memory,
 )
-from agentkit.wire import listen_address
-
-TRANSPORTS = ("shared_memory", "served", "reverb", "ray")
+from agentkit.wire import listen_address, reachable_address
 
 PUBLISH_SECONDS = 0.02
 """Between two publications: actors cannot use them faster."""
@@ -34,7 +31,7 @@ class TransportPublisher:
     """Publishes to each of some transports, beside the learner: its next step does not wait.
 
     What comes before `open` waits for it: a learner that restarts publishes its first, random parameters
-    before it restores its own. What was published outlives the learner, for evaluators that go on.
+    before it restores its own. In shared memory what was published outlives the learner, for evaluators that go on.
 
     Attributes:
         endpoint: plain values, for `make_source`.
@@ -42,7 +39,7 @@ class TransportPublisher:
 
     def __init__(self, parts: list[Any], endpoint: dict[str, Any], publish_seconds: float = PUBLISH_SECONDS):
         """Takes the transports, how others find them, and the least time between two publications."""
-        self._parts = [BackgroundPublisher(_KeptOpen(part), min_seconds=publish_seconds) for part in parts]
+        self._parts = [BackgroundPublisher(part, min_seconds=publish_seconds) for part in parts]
         self.endpoint = endpoint
         self._open = False
         self._held: tuple[int, Mapping[str, Nest]] | None = None
@@ -69,7 +66,7 @@ class TransportPublisher:
             part.flush()
 
     def close(self) -> None:
-        """Publishes parameters that wait."""
+        """Publishes parameters that wait; those who read them over the wire have a moment to fetch them."""
         for part in self._parts:
             part.close()
 
@@ -84,42 +81,27 @@ class _KeptOpen(NamedTuple):
 
 
 def make_publisher(
-    context: NodeContext, transport: str = "shared_memory", listen: str = "lo", publish_seconds: float = PUBLISH_SECONDS
+    context: NodeContext, listen: str = "lo", publish_seconds: float = PUBLISH_SECONDS
 ) -> TransportPublisher:
-    """Builds the publisher of a learner node.
+    """Builds the publisher of a learner node: into shared memory, and on a server for other hosts if it listens there.
 
     Args:
         context: the learner's.
-        transport: "shared_memory"; "served" or "reverb", which add a server for other hosts; or "ray".
-        listen: the network device of that server.
+        listen: the network device of that server; "lo" is this machine alone, which needs none.
         publish_seconds: between two publications, at least.
     """
-    if transport not in TRANSPORTS:
-        raise unknown_name("transport", transport, TRANSPORTS)
-    endpoint: dict[str, Any] = {"host": socket.gethostname()}
-    if transport == "ray":
-        from agentkit.distributed.ray import RayVariables
-
-        endpoint["ray"] = parameters_name(context.store.run_id, context.name)
-        return TransportPublisher([RayVariables(endpoint["ray"])], endpoint, publish_seconds)
-    endpoint["shared_memory"] = parameters_name(context.store.run_id, context.name)
+    name = parameters_name(context.store.run_id, context.name)
+    endpoint: dict[str, Any] = {"host": socket.gethostname(), "shared_memory": name}
     remove_unused_shared_memory()
-    parts: list[Any] = [SharedMemoryPublisher(endpoint["shared_memory"])]
-    key = f"port/{context.name}"  # The same after a restart: its readers know no other.
-    port = context.store.status()["values"].get(key)
-    if transport == "served":
+    parts: list[Any] = [_KeptOpen(SharedMemoryPublisher(name))]
+    if listen != "lo":
         from agentkit.variables.served import ServedPublisher
 
+        key = f"port/{context.name}"  # The same after a restart: its readers know no other.
+        port = context.store.status()["values"].get(key)
         parts.append(ServedPublisher(context.store.run_id, listen_address(listen, port)))
-        number = parts[-1].address.rpartition(":")[2]
-        context.store.put(key, int(number))
-        endpoint["served"] = f"tcp://{device_address(listen)}:{number}"
-    if transport == "reverb":
-        from agentkit.variables.reverb import ReverbPublisher
-
-        parts.append(ReverbPublisher(context.store.run_id, port=port, listen=listen))
-        context.store.put(key, parts[-1].port)
-        endpoint["reverb"] = f"{device_address(listen)}:{parts[-1].port}"
+        context.store.put(key, int(parts[-1].address.rpartition(":")[2]))
+        endpoint["served"] = reachable_address(parts[-1].address, listen)
     return TransportPublisher(parts, endpoint, publish_seconds)
 
 
@@ -129,23 +111,15 @@ def make_source(context: NodeContext, endpoint: Mapping[str, Any]) -> VariableSo
     Raises:
         ConfigError: there is none: the learner is on another host, and publishes in its memory alone.
     """
-    if "ray" in endpoint:
-        from agentkit.distributed.ray import RayVariables
-
-        return RayVariables(endpoint["ray"])
     if endpoint["host"] == socket.gethostname():
         return SharedMemorySource(endpoint["shared_memory"])
     if "served" in endpoint:
         from agentkit.variables.served import ServedSource
 
         return ServedSource(endpoint["served"], context.store.run_id)
-    if "reverb" in endpoint:
-        from agentkit.variables.reverb import ReverbSource
-
-        return ReverbSource(endpoint["reverb"], context.store.run_id)
     raise ConfigError(
         f"The learner is on {endpoint['host']}, this node is on {socket.gethostname()}, and the parameters are in "
-        'the learner\'s memory. Start the learner with transport="served" and a device to listen on.'
+        "the learner's memory. Name the network device that reaches both: --listen (listen=)."
     )
 
 
