@@ -11,7 +11,8 @@ To train:
     iterate           train in a loop of your own, which is given the logs row by row
     run_seeds         one experiment with several seeds
     launch            the same in many processes; `resume_launch`
-    MultiAgentConfig  several agents in one environment, for `run`; `Frozen`, `evaluate_multi_agent`
+    MultiAgentConfig  several agents in one environment, for `run`; `Frozen`, `Pool` (self-play), `load_multi_agent`,
+                      `evaluate_multi_agent`, `play_tournament`
     run_offline       from data alone: `OfflineConfig`; `resume_offline`
     presets           settings that are known to work
 
@@ -45,11 +46,14 @@ if TYPE_CHECKING:
     from agentkit.experiment import Frozen as Frozen
     from agentkit.experiment import MultiAgentConfig as MultiAgentConfig
     from agentkit.experiment import OfflineConfig as OfflineConfig
+    from agentkit.experiment import Pool as Pool
     from agentkit.experiment import Sampler as Sampler
     from agentkit.experiment import evaluate_multi_agent as evaluate_multi_agent
     from agentkit.experiment import iterate as iterate
     from agentkit.experiment import load as load
+    from agentkit.experiment import load_multi_agent as load_multi_agent
     from agentkit.experiment import open_run as open_run
+    from agentkit.experiment import play_tournament as play_tournament
     from agentkit.experiment import push as push
     from agentkit.experiment import resume as resume
     from agentkit.experiment import resume_launch as resume_launch
@@ -64,8 +68,8 @@ if TYPE_CHECKING:
     from agentkit.experiment.launch.run import launch as launch
 
 _EXPERIMENT_NAMES = (
-    "ExperimentConfig", "Frozen", "MultiAgentConfig", "OfflineConfig", "Sampler", "evaluate",
-    "evaluate_multi_agent", "iterate", "launch", "load", "open_run", "push",
+    "ExperimentConfig", "Frozen", "MultiAgentConfig", "OfflineConfig", "Pool", "Sampler", "evaluate",
+    "evaluate_multi_agent", "iterate", "launch", "load", "load_multi_agent", "open_run", "play_tournament", "push",
     "resume", "resume_launch", "resume_offline", "run", "run_offline", "run_seeds", "sample", "train",
 )  # fmt: skip
 _SUBPACKAGES = (

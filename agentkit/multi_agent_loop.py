@@ -96,6 +96,11 @@ class MultiAgentLoop:
         self._length = 0
         self._start_time = time.monotonic()
 
+    @property
+    def between_episodes(self) -> bool:
+        """Returns whether the next `step` begins an episode."""
+        return not self._acting
+
     def step(self) -> dict[str, float] | None:
         """Takes one step, resetting first where needed; returns a finished episode's record, or None."""
         if not self._acting:

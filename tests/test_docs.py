@@ -18,7 +18,8 @@ ROOT = Path(__file__).resolve().parents[1]
 FILES = sorted((ROOT / "agentkit").rglob("*.py"))
 
 # Packages without which a file cannot be imported, and so its examples not run.
-NEEDS = {f"envs/{name}.py": name for name in ("gymnasium", "dm_control", "bsuite", "envpool", "pettingzoo")}
+NEEDS = {f"envs/{name}.py": name for name in ("gymnasium", "dm_control", "bsuite", "envpool")}
+NEEDS["envs/multi_agent/pettingzoo.py"] = "pettingzoo"
 MARKS = {ROOT / "agentkit/replay/reverb/replay.py": pytest.mark.reverb}
 
 

@@ -21,7 +21,7 @@ class About(NamedTuple):
 
     Attributes:
         actions: the action spaces that it takes; others it refuses. "joint" are several at once: multi-discrete ones,
-            and tuples and dictionaries of all kinds; "team" a discrete one of each agent of a team (`envs.team`).
+            and tuples and dictionaries of all kinds; "team" a discrete one of each agent of a team (`networks.team`).
         data: "off-policy", or "on-policy" for what learns from each step once; "offline" for what is made for data
             that stay as they are, and can go on off-policy.
         recurrent: whether its policy has a memory, or can be given one.

@@ -45,8 +45,7 @@ SIMULATORS = {
     "team": "pettingzoo:mpe/simple_spread_v3",
 }
 """Prefixes of simulators, each with the name of one of its environments."""
-IN_JAX = ("brax", "gymnax", "jumanji", "navix", "playground")
-"""Prefixes of others' environments in JAX, each with its file in ``agentkit/envs/jax``."""
+_ROOMS = {**dict.fromkeys(("brax", "gymnax", "jumanji", "navix", "playground"), "jax."), "team": "multi_agent."}
 GYMNASIUM_PREFIXES = ("gymnasium", "gymnasium_vector", "atari", "metaworld", "minigrid", "robotics")
 """Prefixes of environments that gymnasium makes, and that draw with ``render_mode="rgb_array"``."""
 
@@ -182,7 +181,7 @@ def factory_of(prefix: str) -> Factory:
         return _registered[prefix]
     if prefix == "agentkit":
         return _make_own
-    return importlib.import_module(f"agentkit.envs.{'jax.' * (prefix in IN_JAX)}{prefix}").make
+    return importlib.import_module(f"agentkit.envs.{_ROOMS.get(prefix, '')}{prefix}").make
 
 
 def _make_own(name: str, seed: int, **kwargs: Any) -> dm_env.Environment:

@@ -18,8 +18,10 @@ from agentkit.experiment.launch.nodes.replay import replay_node
 from agentkit.experiment.launch.program import LaunchConfig, make_program, make_roles
 from agentkit.experiment.launch.run import LaunchResult, launch, resume_launch, run_program
 from agentkit.experiment.local import resume, run
-from agentkit.experiment.multi_agent.config import Frozen, MultiAgentConfig, read_multi_agent_config
+from agentkit.experiment.multi_agent.config import Frozen, MultiAgentConfig, Pool, read_multi_agent_config
 from agentkit.experiment.multi_agent.evaluation import evaluate_multi_agent
+from agentkit.experiment.multi_agent.loading import load_multi_agent
+from agentkit.experiment.multi_agent.tournament import Tournament, play_tournament
 from agentkit.experiment.offline import OfflineConfig, read_offline_config, resume_offline, run_offline
 from agentkit.experiment.policies.export.formats import DifferentActionsError
 from agentkit.experiment.policies.loaded_policy import LoadedPolicy
@@ -47,6 +49,7 @@ __all__ = [
     "LogRow",
     "MultiAgentConfig",
     "OfflineConfig",
+    "Pool",
     "Profile",
     "Result",
     "ResumeError",
@@ -55,6 +58,7 @@ __all__ = [
     "Sampler",
     "Samples",
     "SeedResult",
+    "Tournament",
     "UntrustedCodeError",
     "actor_node",
     "evaluate",
@@ -68,9 +72,11 @@ __all__ = [
     "launch",
     "learner_node",
     "load",
+    "load_multi_agent",
     "make_program",
     "make_roles",
     "open_run",
+    "play_tournament",
     "push",
     "read_config",
     "read_multi_agent_config",

@@ -1,7 +1,7 @@
 """Networks of a team: agents that are alike share parameters, and each network sees whose observation it sees.
 
-`agentkit.envs.team` says what a team's observations and actions are: nests by agent id. Here agents are an axis
-``[B, N, ...]``, in the order of their sorted ids.
+`agentkit.envs.multi_agent.team` says what a team's observations and actions are: nests by agent id. Here agents are an
+axis ``[B, N, ...]``, in the order of their sorted ids.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def team_of(environment_spec: specs.EnvironmentSpec, agent: str) -> Team:
         raise SpecError(
             f"{agent} needs a team: observations {{'agents': {{id: observation}}}} and one discrete action for each of "
             f"the same ids; found observations {specs.in_words(observations)!s:.150} and actions "
-            f"{specs.in_words(actions)!s:.150}. agentkit.envs.team.TeamEnvironment makes a team of several agents; for "
-            "one agent take dqn or ppo."
+            f"{specs.in_words(actions)!s:.150}. agentkit.envs.multi_agent.team.TeamEnvironment makes a team of several "
+            "agents; for one agent take dqn or ppo."
         )
     ids = tuple(sorted(seen))
     for name in ids:

@@ -58,6 +58,7 @@ NEAREST: dict[str, tuple[str, ...]] = {
     "experiment/runs/lock": ("experiment/test_run_lock.py",),
     "experiment/runs/open_run": ("experiment/test_run_folder.py",),
     "experiment/runs/loggers": ("experiment/test_run_loggers.py",),
+    "experiment/multi_agent": ("experiment/test_multi_agent.py", "experiment/test_self_play.py"),
     "experiment/policies/agent_parts": ("experiment/test_shared_parts.py",),
     "experiment/evaluation/training_films": ("experiment/test_films.py",),
     "experiment/checks/user_tracebacks": ("experiment/test_mistakes.py",),

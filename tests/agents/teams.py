@@ -7,7 +7,7 @@ import numpy as np
 
 from agentkit import envs, specs
 from agentkit.core import MultiAgentEnvironment
-from agentkit.envs.team import TeamEnvironment
+from agentkit.envs.multi_agent.team import TeamEnvironment
 
 LENGTH = 6
 _NUM_ACTIONS = {"ann": 2, "ben": 2, "cy": 3}

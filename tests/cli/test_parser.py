@@ -24,7 +24,7 @@ def test_train_launch_and_node_replay_share_the_options_of_an_experiment():
     shared = train.keys() & launch.keys() & host.keys()
     assert train.keys() - shared == {
         "resume", "profile", "jax_trace", "seeds", "jobs", "video_every", "on_device",
-        "policies",
+        "policies", "opponents",
     }  # fmt: skip
     assert launch.keys() - shared == {
         "resume", "actors", "evaluators", "engine", "ray_address", "listen", "max_parameter_age",

@@ -15,9 +15,9 @@ with warnings.catch_warnings():
     from pettingzoo.test import api_test, parallel_api_test
 
 from agentkit import envs  # noqa: E402
+from agentkit.envs.multi_agent.pettingzoo import ParallelEnvironment, TurnsEnvironment, make  # noqa: E402
+from agentkit.envs.multi_agent.pettingzoo_export import PettingZooExport  # noqa: E402
 from agentkit.envs.multi_agent.resumable import ResumableMultiAgentEnvironment  # noqa: E402
-from agentkit.envs.pettingzoo import ParallelEnvironment, TurnsEnvironment, make  # noqa: E402
-from agentkit.envs.pettingzoo_export import PettingZooExport  # noqa: E402
 from agentkit.errors import ConfigError, MissingExtraError, SpecError, UnknownNameError  # noqa: E402
 from agentkit.specs import ACTION_MASK  # noqa: E402
 from agentkit.testing.multi_agent import MultiAgentEnvironmentContract, rollout  # noqa: E402

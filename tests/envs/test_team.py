@@ -9,7 +9,7 @@ import pytest
 
 from agentkit import envs, specs
 from agentkit.core import MultiAgentEnvironment
-from agentkit.envs.team import TeamEnvironment
+from agentkit.envs.multi_agent.team import TeamEnvironment
 from agentkit.errors import SpecError, UnknownNameError
 from agentkit.testing.environment import EnvironmentContract
 from tests.agents.teams import make_hints

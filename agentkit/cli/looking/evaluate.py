@@ -31,8 +31,9 @@ def evaluate(arguments: argparse.Namespace) -> int:
     environment = record["environment"]
     if "policies" in record:
         return _evaluate_several(arguments, environment, imports)
-    if arguments.opponent:
-        raise ConfigError("--opponent is for runs of several agents. Leave it out.")
+    if arguments.opponent or arguments.tournament:
+        option = "--opponent" if arguments.opponent else "--tournament"
+        raise ConfigError(f"{option} is for runs of several agents. Leave it out.")
     settings = parse_environment_settings(arguments.env_set, environment)
     limit = {} if arguments.max_steps is None else {"evaluation_max_steps": arguments.max_steps}
     try:
@@ -73,6 +74,14 @@ def _evaluate_several(arguments: argparse.Namespace, environment: str | None, im
             raise ConfigError(f"--opponent: expected AGENT=RUN, AGENT=RUN:POLICY or AGENT=random, found {text!r}.")
         opponents[agent_id] = "random" if run == "random" else Frozen(run, policy or None)
     try:
+        if arguments.tournament:
+            with interruptible():
+                table = experiment.play_tournament(
+                    arguments.run, arguments.episodes, checkpoint=arguments.checkpoint, others=opponents,
+                    imports=imports, **changes,
+                )  # fmt: skip
+            say(str(table))
+            return 0
         with interruptible():
             found = experiment.evaluate_multi_agent(
                 arguments.run, arguments.episodes, checkpoint=arguments.checkpoint, opponents=opponents,

@@ -41,7 +41,7 @@ _OF_A_NEW_RUN = (
     "ready", "out", "run_directory", "eval_every", "eval_episodes", "eval_max_steps", "evaluate_samples", "column",
     "checkpoint_every",
     "tensorboard", "log", "video_every", "config", "preset", "show_config", "init_from", "init_checkpoint", "data",
-    "data_share", "on_device", "policies",
+    "data_share", "on_device", "policies", "opponents",
 )  # fmt: skip
 
 

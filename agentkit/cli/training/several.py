@@ -77,6 +77,7 @@ def train_several(arguments: argparse.Namespace) -> int:
         environment,
         arguments.steps,
         arguments.policies,
+        parse_opponents(arguments.opponents),
         environment_settings=parse_environment_settings(arguments.env_set, environment),
         loggers=parse_loggers(arguments.log, imports) or (),
         progress=True,
@@ -98,6 +99,23 @@ def resume_several(arguments: argparse.Namespace) -> int:
 
     plan = experiment.read_multi_agent_config(arguments.resume, progress=True, **changes)
     return finish(experiment.run(plan, resume=True), arguments.resume, "train", changes["imports"])
+
+
+def parse_opponents(text: str | None) -> Any:
+    """Returns the pool of ``--opponents``, such as ``uniform,period=2k``; None where it was not given.
+
+    Raises:
+        ConfigError: a setting has no value, or an impossible one.
+        UnknownNameError: there is no such setting, or no such way to choose.
+    """
+    if text is None:
+        return None
+    from agentkit.experiment import Pool
+
+    choose, *words = text.split(",")
+    fields = ", ".join(field.name for field in dataclasses.fields(Pool))
+    settings = parse_settings(words, Pool, "the pool", "--opponents", f"It has: {fields}")
+    return Pool(choose, **settings)  # type: ignore[arg-type]  # It checks what it is given.
 
 
 def find_several(arguments: argparse.Namespace) -> Any:

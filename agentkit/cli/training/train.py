@@ -36,6 +36,8 @@ def train(arguments: argparse.Namespace) -> int:
         from agentkit.cli.training import seeds
 
         return seeds.train_seeds(arguments) if arguments.resume is None else seeds.resume_seeds(arguments)
+    if arguments.opponents is not None:
+        raise ConfigError("--opponents is for several agents: say who plays whom with --policies shared (or each).")
     if arguments.jobs is not None:
         raise ConfigError("--jobs is of --seeds, such as --seeds 0:5 --jobs 2; one run is one process.")
     if arguments.resume is not None:

@@ -68,13 +68,17 @@ def parse_value(text: str, annotation: Any) -> Any:
     raise TypeError(f"values of type {type_name(annotation)} cannot be given on the command line")
 
 
-def parse_settings(words: Sequence[str], config_class: type, owner: str) -> dict[str, Any]:
+def parse_settings(
+    words: Sequence[str], config_class: type, owner: str, option: str = "--set", advice: str | None = None
+) -> dict[str, Any]:
     """Reads fields by name from words such as ``learning_rate=1e-3``.
 
     Args:
         words: the words.
         config_class: the dataclass whose fields they set.
         owner: whose config this is, for messages.
+        option: where the words stand, likewise.
+        advice: where the fields are listed; None names ``agentkit show``.
 
     Raises:
         ConfigError: for a word without "=", a value of another type, or a field set twice.
@@ -85,15 +89,15 @@ def parse_settings(words: Sequence[str], config_class: type, owner: str) -> dict
     for word in words:
         name, equals, text = word.partition("=")
         if not equals or not name:
-            raise ConfigError(f"--set: expected NAME=VALUE, such as learning_rate=1e-3, found {word!r}.")
+            raise ConfigError(f"{option}: expected NAME=VALUE, such as {next(iter(hints))}=..., found {word!r}.")
         if name not in hints:
-            raise unknown_name(f"config field of {owner}", name, hints, f"See: agentkit show {owner}")
+            raise unknown_name(f"config field of {owner}", name, hints, advice or f"See: agentkit show {owner}")
         if name in settings:
-            raise ConfigError(f"--set {name} is given twice; give it once.")
+            raise ConfigError(f"{option} {name} is given twice; give it once.")
         try:
             settings[name] = parse_value(text, hints[name])
         except (ValueError, TypeError) as error:
-            raise ConfigError(f"--set {name} ({type_name(hints[name])}): {error}.") from error
+            raise ConfigError(f"{option} {name} ({type_name(hints[name])}): {error}.") from error
     return settings
 
 

@@ -64,7 +64,13 @@ def add_evaluate_and_plot(commands: Commands[Parser]) -> None:
         "--opponent",
         action="append",
         metavar="AGENT=RUN",
-        help="of several agents: who plays by another run's policy, RUN or RUN:POLICY, or random; repeatable",
+        help="of several agents: who plays by another policy: RUN, RUN:POLICY, a policy file, or random; repeatable",
+    )
+    evaluate.add_argument(
+        "--tournament",
+        action="store_true",
+        help="of several agents: the newest policies, those of the pool of --opponents, chance and each --opponent "
+        "NAME=RUN against one another: a table of wins, with Elo",
     )
     add_environment_settings(evaluate)
     add_import(evaluate)

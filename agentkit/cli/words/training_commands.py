@@ -32,6 +32,12 @@ def add_train(commands: Commands[Parser]) -> None:
         "one each",
     )
     train.add_argument(
+        "--opponents",
+        metavar="WHICH",
+        help="with --policies, self-play against earlier parameters: newest, uniform or prioritized; with settings of "
+        "the pool: uniform,period=2k,size=30,share=0.5",
+    )
+    train.add_argument(
         "--seeds", metavar="SEEDS", help="a run for each, such as 0:5 or 0,3,7, in processes and folders of their own"
     )
     train.add_argument("--jobs", type=positive, metavar="N", help="with --seeds: runs at a time; default: 1")

@@ -50,7 +50,7 @@ def _make(environment: Any, seed: int, settings: dict[str, Any]) -> Any:
     if isinstance(environment, str):
         prefix, rest = split_several(environment)
         if prefix in OF_SEVERAL_AGENTS:
-            return importlib.import_module(f"agentkit.envs.{prefix}").make(rest, seed, **settings)
+            return importlib.import_module(f"agentkit.envs.multi_agent.{prefix}").make(rest, seed, **settings)
         file, name = OWN_OF_SEVERAL_AGENTS[rest].split(".")
         own = getattr(importlib.import_module(f"agentkit.envs.multi_agent.{file}"), name)
         known = set(inspect.signature(own).parameters) - {"seed"}
@@ -80,7 +80,7 @@ def _adapted(made: Any, seed: int) -> MultiAgentEnvironment:
     if isinstance(made, MultiAgentEnvironment):
         return made
     if "pettingzoo" in sys.modules:  # Else it cannot be one of its environments.
-        from agentkit.envs.pettingzoo import adapt, is_pettingzoo
+        from agentkit.envs.multi_agent.pettingzoo import adapt, is_pettingzoo
 
         if is_pettingzoo(made):
             return adapt(made, seed)

@@ -22,7 +22,9 @@ from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.config.identity import difference
 from agentkit.experiment.multi_agent.config import MultiAgentConfig, policies_of, who_plays
 from agentkit.experiment.multi_agent.evaluation import MultiAgentEvaluator
-from agentkit.experiment.multi_agent.players import AnyPlayer, Player, Trained, load_player, make_trained
+from agentkit.experiment.multi_agent.loading import load_player
+from agentkit.experiment.multi_agent.players import AnyPlayer, Player, Trained, make_trained
+from agentkit.experiment.multi_agent.self_play import Seat, SeatAdder, SelfPlay
 from agentkit.experiment.multi_agent.work import Learners, Learning, PlayAndLearn
 from agentkit.experiment.runs.logs import RunLogs, learner_row
 from agentkit.experiment.runs.resume_checks import begin
@@ -91,7 +93,12 @@ def build(
     replays = {each.policy_id: _open_replay(config, each, number, stack, found) for number, each in enumerate(trained)}
     counter = Counter()
     keys = dict(zip(players, _keys(config.seed, len(players)), strict=True))
-    actors = _make_actors(plays, trained, players, replays, keys)
+    seats: dict[AgentId, Seat] = {}
+    self_play = None
+    if config.opponents is not None:
+        seats = {agent_id: Seat(each.client) for each in trained for agent_id in each.agent_ids}
+        self_play = SelfPlay(config.opponents, config.seed, trained, seats, plays)
+    actors = _make_actors(plays, trained, players, replays, keys, seats)
     for actor in actors.values():
         stack.enter_context(contextlib.closing(actor))
     checks = {agent_id: StepCheck(spec, None, config.on_nan) for agent_id, spec in agent_specs.items()}
@@ -107,7 +114,7 @@ def build(
         by_agent = {agent_id: players[policy_id] for agent_id, policy_id in plays.items()}
         evaluator = stack.enter_context(MultiAgentEvaluator(config, by_agent, watch))
     learners: Any = Learners({each.trained.policy_id: each.learner for each in learning})
-    work = PlayAndLearn(learning, actors, loop, counter)
+    work = PlayAndLearn(learning, actors, loop, counter, self_play)
     contents = {f"replay-{policy_id}": replay.save for policy_id, replay in replays.items()}
     policies: Any = NoPolicy()
     experiment, judge = config, evaluator
@@ -181,6 +188,7 @@ def _make_actors(
     players: Mapping[str, Player],
     replays: Mapping[str, Replay],
     keys: Mapping[str, jax.Array],
+    seats: Mapping[AgentId, Seat],
 ) -> dict[AgentId, AnyPlayer]:
     learning = {each.policy_id: each for each in trained}
     actors: dict[AgentId, AnyPlayer] = {}
@@ -191,7 +199,9 @@ def _make_actors(
         key = key if number == 0 else jax.random.fold_in(key, number)
         if policy_id in learning:
             each = learning[policy_id]
-            actors[agent_id] = each.make_actor(number, key, each.agent.make_adder(replays[policy_id], each.spec))
+            adder, seat = each.agent.make_adder(replays[policy_id], each.spec), seats.get(agent_id)
+            adder = adder if seat is None else SeatAdder(adder, seat)
+            actors[agent_id] = each.make_actor(number, key, adder, seat)
         else:
             actors[agent_id] = players[policy_id].make_actor(key)
     return actors
@@ -257,6 +267,8 @@ def check_same_policies(config: MultiAgentConfig, found: checkpoint.Checkpoint) 
         )
     if saved.get("policy_of") != now["policy_of"]:
         raise CheckpointError(f"policy_of: saved {saved.get('policy_of')}, found {now['policy_of']}. {told}")
+    if saved.get("opponents") != now["opponents"]:
+        raise CheckpointError(f"opponents: saved {saved.get('opponents')}, found {now['opponents']}. {told}")
     for policy_id, one in saved["policies"].items():
         other = now["policies"][policy_id]
         frozen = one.get("frozen"), other.get("frozen")

@@ -6,10 +6,10 @@ import dataclasses
 import pathlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, final, get_args
+from typing import Any, ClassVar, Literal, final, get_args
 
 from agentkit.agents.common.agent import Agent
-from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, check_ranges
+from agentkit.agents.common.ranges import Count, CountFromZero, Fraction, NotNegative, check_ranges
 from agentkit.datasets.episode_files import lasting_path
 from agentkit.envs.multi_agent.loading import make_multi_agent
 from agentkit.errors import AgentkitError, ConfigError, OnNan, SaysWhatWasMeant, SpecError, unknown_name
@@ -29,13 +29,45 @@ RANDOM = "random"
 SHARED, EACH = "shared", "each"
 
 
+Choose = Literal["newest", "uniform", "prioritized"]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Pool(metaclass=SaysWhatWasMeant):
+    """Keeps earlier parameters of the policies that learn, as opponents: self-play.
+
+    In an episode with such opponents one agent, drawn anew each time, plays by the newest parameters and learns. The
+    others play by earlier ones of their own policies, exploring as in training, and learn nothing.
+
+    Attributes:
+        choose: by which: the "newest" that were kept; any of them ("uniform", as in fictitious self-play: Heinrich et
+            al. 2015); or "prioritized", in proportion to (1 - w)^2, where w is the share of games that is won against
+            them (PFSP of AlphaStar: Vinyals et al. 2019, with its f_hard).
+        period: environment steps after which parameters are kept again, at the start of an episode.
+        size: the most that are kept of a policy; the oldest go first.
+        share: of episodes with such opponents. In the others all play by the newest parameters, and learn.
+    """
+
+    choose: Choose = "prioritized"
+    period: Count = 10_000
+    size: Count = 50
+    share: Fraction = 0.5
+
+    def __post_init__(self) -> None:
+        """Refuses impossible settings."""
+        check_ranges(self)
+        if self.choose not in get_args(Choose):
+            raise unknown_name("choose", str(self.choose), get_args(Choose))
+
+
 @final
 @dataclasses.dataclass(frozen=True)
 class Frozen(metaclass=SaysWhatWasMeant):
-    """Names the policy of another run, which plays as it was judged there and learns nothing.
+    """Names the policy of another run, or of a file, which plays as it was judged there and learns nothing.
 
     Attributes:
-        run: the run folder, of one agent or of several.
+        run: the run folder, of one agent or of several; or a policy file (`LoadedPolicy.save`, ``export-policy``).
         policy: which of several; None for the only one.
         checkpoint: "newest", "best" (of a run of one agent), or a step that has one.
     """
@@ -68,6 +100,7 @@ class MultiAgentConfig(metaclass=SaysWhatWasMeant):
         policy_of: who plays by which policy: "shared" (all by one), "each" (each by one of its own, which has its id),
             a dictionary from agent id to policy id, or a function of the agent id. None for the policies that have the
             agents' ids, or for the only one.
+        opponents: earlier parameters of the policies that learn, to play against; None where all play by the newest.
         seed: see `ExperimentConfig`, as all that follow.
     """
 
@@ -75,6 +108,7 @@ class MultiAgentConfig(metaclass=SaysWhatWasMeant):
     environment: Any
     num_steps: Count
     policy_of: PolicyOf = None
+    opponents: Pool | None = None
     seed: Seed = 0
     run_directory: str | pathlib.Path | None = None
     evaluation_period: CountFromZero | None = None
@@ -109,6 +143,10 @@ class MultiAgentConfig(metaclass=SaysWhatWasMeant):
             raise unknown_name("on_nan", str(self.on_nan), get_args(OnNan))
         if self.evaluation_period is not None and self.evaluation_episodes is None:
             object.__setattr__(self, "evaluation_episodes", 10)
+        if not (self.opponents is None or isinstance(self.opponents, Pool)):
+            raise ConfigError(
+                f"opponents: expected a Pool, such as Pool('uniform'), or None; found {self.opponents!r:.80}."
+            )
         object.__setattr__(self, "environment_settings", dict(self.environment_settings))
         object.__setattr__(self, "loggers", check_names(self.loggers))
         if not isinstance(self.policies, Agent):
@@ -125,13 +163,14 @@ class MultiAgentConfig(metaclass=SaysWhatWasMeant):
 
     def describe(self) -> dict[str, Any]:
         """Returns the experiment as plain values, for ``config.json``."""
-        own = {"policies", "policy_of", "environment", "environment_settings", "loggers", "run_directory"}
+        own = {"policies", "policy_of", "opponents", "environment", "environment_settings", "loggers", "run_directory"}
         given = {SHARED: self.policies} if isinstance(self.policies, Agent) else self.policies
         return {
             "agent": None,
             "agent_config": {},
             "policies": {policy_id: _describe_policy(policy) for policy_id, policy in given.items()},
             "policy_of": encode(dict(self.policy_of) if isinstance(self.policy_of, Mapping) else self.policy_of),
+            "opponents": None if self.opponents is None else dataclasses.asdict(self.opponents),
             **identity.describe_environment(self.environment, self.environment_settings, ()),
             "loggers": identity.describe_loggers(self.loggers),
             **{f.name: encode(getattr(self, f.name)) for f in dataclasses.fields(self) if f.name not in own},
@@ -282,6 +321,7 @@ def read_multi_agent_config(
         policies = {name: _rebuild_policy(policy, directory, imports) for name, policy in record["policies"].items()}
         (policy_of,) = check([parse(record["policy_of"], f"{directory}, policy_of")], imports, directory)
         settings |= {"policy_of": policy_of.build()}
+        settings |= {"opponents": Pool(**record["opponents"]) if record.get("opponents") else None}
         if "environment" not in changes:
             checked = identity.check_rebuildable(record, directory, imports, identity.ENVIRONMENT_PARTS)
             settings |= identity.rebuild_environment(record, checked)

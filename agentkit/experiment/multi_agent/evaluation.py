@@ -15,7 +15,8 @@ from agentkit.experiment.checks.step_watch import StepWatch
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.evaluation.evaluate import seed_of_evaluation, summarise, wants_another
 from agentkit.experiment.multi_agent.config import Frozen, MultiAgentConfig, read_multi_agent_config, who_plays
-from agentkit.experiment.multi_agent.players import Player, load_player, load_players
+from agentkit.experiment.multi_agent.loading import load_player, load_players, specs_of
+from agentkit.experiment.multi_agent.players import Player
 from agentkit.experiment.policies.restore_policy import find_checkpoint
 from agentkit.multi_agent_loop import MultiAgentLoop
 from agentkit.types import AgentId
@@ -30,6 +31,7 @@ class MultiAgentEvaluator:
     Evaluation number k of a run is a function of the seed, k and the parameters, and changes nothing in the training.
 
     Attributes:
+        players: by agent id.
         num_cut: episodes of the newest evaluation that the experiment's limit of steps has cut off.
     """
 
@@ -41,7 +43,7 @@ class MultiAgentEvaluator:
             players: by agent id.
             watch: ends what hangs; None waits for ever.
         """
-        self._config, self._players, self._watch = config, dict(players), watch
+        self._config, self.players, self._watch = config, dict(players), watch
         self._environment = self._make_environment(seed_of_evaluation(config.seed, 0))
         self.num_cut = 0
 
@@ -87,8 +89,8 @@ class MultiAgentEvaluator:
             self._environment.close()
             self._environment = self._make_environment(seed)
         key = jax.random.fold_in(jax.random.PRNGKey(self._config.seed), number)
-        keys = jax.random.split(key, len(self._players))
-        pairs = zip(self._players.items(), keys, strict=True)
+        keys = jax.random.split(key, len(self.players))
+        pairs = zip(self.players.items(), keys, strict=True)
         actors = {agent_id: player.make_actor(each) for (agent_id, player), each in pairs}
         for actor in actors.values():
             actor.update(wait=True)
@@ -154,10 +156,7 @@ def evaluate_multi_agent(
         UnknownNameError: there is no such agent.
     """
     config = read_multi_agent_config(run, imports=imports, **changes)
-    players = load_players(config, run, checkpoint)
-    environment = config.make_environment(config.seed)
-    agent_specs = environment.agent_specs()
-    environment.close()
+    players, agent_specs = load_players(config, run, checkpoint), specs_of(config)
     by_agent = {agent_id: players[policy_id] for agent_id, policy_id in who_plays(config, agent_specs).items()}
     for agent_id, opponent in (opponents or {}).items():
         if agent_id not in agent_specs:

@@ -10,6 +10,7 @@ from agentkit.counting import Counter
 from agentkit.datasets import ReplayDataset
 from agentkit.errors import AgentkitError, CheckpointError
 from agentkit.experiment.multi_agent.players import AnyPlayer, Trained
+from agentkit.experiment.multi_agent.self_play import SelfPlay
 from agentkit.experiment.training.own_learner import OwnLearner
 from agentkit.learning import Learner
 from agentkit.multi_agent_loop import MultiAgentLoop
@@ -92,12 +93,14 @@ class PlayAndLearn:
         actors: of each agent id, those that learn nothing included.
         loop: in which they meet the environment.
         counter: of steps and episodes.
+        self_play: says who plays by earlier parameters; None where nobody does.
     """
 
     learning: list[Learning]
     actors: dict[AgentId, AnyPlayer]
     loop: MultiAgentLoop
     counter: Counter
+    self_play: SelfPlay | None = None
 
     @property
     def num_steps(self) -> int:
@@ -116,7 +119,7 @@ class PlayAndLearn:
             each.learner.step()
         if not full:
             try:
-                self.loop.step()
+                self._play()
             except AgentkitError:
                 raise
             except Exception:
@@ -128,18 +131,27 @@ class PlayAndLearn:
                 each.learner.step()
             each.trained.client.update()
 
+    def _play(self) -> None:
+        if self.self_play is not None and self.loop.between_episodes:
+            self.self_play.begin(self.loop.num_steps)
+        record = self.loop.step()
+        if self.self_play is not None and record is not None:
+            self.self_play.end(record)
+
     def table(self) -> TableInfo:
         """Returns the counters of the first policy's table."""
         return self.learning[0].replay.info(self.learning[0].table)
 
     def save(self) -> dict[str, Any]:
-        """Returns the state of counter, actors and loop; the replays write files of their own."""
+        """Returns the state of counter, actors, pools and loop; the replays write files of their own."""
         mid_episode = self.loop.resumable
         state: dict[str, Any] = {
             "counter": self.counter.save(),
             "mid_episode": mid_episode,
             "actors": {agent_id: actor.save(mid_episode) for agent_id, actor in self.actors.items()},
         }
+        if self.self_play is not None:
+            state["self_play"] = self.self_play.save()
         return {**state, "loop": self.loop.save()} if mid_episode else state
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -147,6 +159,8 @@ class PlayAndLearn:
         self.counter.restore(state["counter"])
         for agent_id, actor in self.actors.items():
             actor.restore(state["actors"][agent_id])
+        if self.self_play is not None:
+            self.self_play.restore(state["self_play"], state["mid_episode"])
         if "loop" in state:
             self.loop.restore(state["loop"], state["mid_episode"])
         self.loop.num_steps = int(state["num_steps"])

@@ -62,14 +62,19 @@ def load(
 
         path = download(str(path))
     check_run(path)
-    file = None if isinstance(path, ExperimentConfig) else pathlib.Path(path)
-    if file is not None and not (file / "config.json").exists() and (file / POLICY_FILE).is_file():
-        file = file / POLICY_FILE  # The folder is what `push` or ``export-policy`` wrote.
-    if file is not None and file.is_file():
+    if not isinstance(path, ExperimentConfig) and is_policy_file(path):
+        file = pathlib.Path(path)
+        file = file / POLICY_FILE if file.is_dir() else file
         if checkpoint != "newest":
             raise ConfigError(f"{file} is a policy file, which has no checkpoints: leave out {checkpoint=}.")
         return _load_file(file, explore, seed, imports, **changes)
     return _loaded_policy_from(restore_policy(path, checkpoint, imports=imports, **changes), explore, seed)
+
+
+def is_policy_file(path: str | pathlib.Path) -> bool:
+    """Returns whether a path is a policy file, or a folder with one that `push` or ``export-policy`` wrote."""
+    path = pathlib.Path(path)
+    return path.is_file() or ((path / POLICY_FILE).is_file() and not (path / "config.json").exists())
 
 
 def _loaded_policy_from(

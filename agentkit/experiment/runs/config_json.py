@@ -49,6 +49,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "data": (str, _NONE),
     "policies": (dict,),
     "policy_of": (str, dict, _NONE),
+    "opponents": (dict, _NONE),
     "launch": (dict,),
     "offline": (dict,),
     "versions": (dict,),

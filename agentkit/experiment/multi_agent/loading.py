@@ -1,0 +1,205 @@
+"""Loads policies to play by: of runs of one agent or of several, and of policy files."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from agentkit import nests
+from agentkit.actors import CompiledPolicy
+from agentkit.actors.policy import Policy
+from agentkit.agents.common.agent import Agent
+from agentkit.checkpoint import Checkpoint
+from agentkit.envs.multi_agent.loading import make_multi_agent
+from agentkit.errors import CheckpointError, ConfigError, says_what_was_meant, unknown_name
+from agentkit.experiment.config import identity
+from agentkit.experiment.multi_agent.config import (
+    Frozen,
+    MultiAgentConfig,
+    is_of_several_agents,
+    policies_of,
+    read_multi_agent_config,
+    who_plays,
+)
+from agentkit.experiment.multi_agent.players import Player, no_own_actor, player_of
+from agentkit.experiment.policies.agent_parts import AgentParts, make_parts
+from agentkit.experiment.policies.loaded_policy import LoadedPolicy
+from agentkit.experiment.policies.loading import is_policy_file, load
+from agentkit.experiment.policies.policy_file import PolicyFile
+from agentkit.experiment.policies.restore_policy import check_fits, find_checkpoint, placeholders, restore_policy
+from agentkit.specs import EnvironmentSpec
+from agentkit.types import AgentId, Nest
+from agentkit.variables import VariableClient, VariableStore
+
+
+class Saved(NamedTuple):
+    """Holds a policy that a run has trained, as a checkpoint has it.
+
+    Attributes:
+        agent_ids: of those who play by it.
+        agent: for as many environments as there are of them.
+        spec: of each of them.
+        parts: of the agent.
+        store: has the parameters.
+    """
+
+    agent_ids: list[AgentId]
+    agent: Agent[Any]
+    spec: EnvironmentSpec
+    parts: AgentParts
+    store: VariableStore
+
+    def as_player(self, params: Nest | None = None) -> Player:
+        """Returns the policy to be judged by; with other parameters where some are given."""
+        store = self.store
+        if params is not None:
+            store = VariableStore()
+            store.publish(0, {"policy": params})
+        return player_of(self.agent, self.parts.networks, self.spec, store)
+
+
+def read_saved(
+    config: MultiAgentConfig, found: Checkpoint, agent_specs: Mapping[AgentId, EnvironmentSpec]
+) -> dict[str, Saved]:
+    """Returns the policies that a run of several agents has trained, by id.
+
+    Args:
+        config: the run's.
+        found: a checkpoint of it.
+        agent_specs: of its environment.
+
+    Raises:
+        ConfigError: a policy has a learner of its own.
+        CheckpointError: the checkpoint is of other policies.
+    """
+    plays = who_plays(config, agent_specs)
+    saved = {}
+    for policy_id, policy in policies_of(config, agent_specs).items():
+        if not isinstance(policy, Agent):
+            continue
+        if policy_id not in found.state["learner"]:
+            raise CheckpointError(f"{found.path} has no policy {policy_id!r}; it is of another experiment.")
+        agent_ids = [agent_id for agent_id, other in plays.items() if other == policy_id]
+        agent, spec = policy.with_num_envs(len(agent_ids)), agent_specs[agent_ids[0]]
+        parts, store = make_parts(agent, spec), VariableStore()
+        learner = found.state["learner"][policy_id]
+        if agent.make_learner is not None:
+            raise ConfigError(f"{policy_id!r} has a learner of its own, whose policy cannot be read from a folder yet.")
+        state = nests.restore_from_paths(placeholders(parts.state), learner["state"], f"The learner of {policy_id!r}")
+        store.publish(int(learner["num_updates"]), parts.compiled_update.variables(state))
+        saved[policy_id] = Saved(agent_ids, agent, spec, parts, store)
+    return saved
+
+
+def specs_of(config: MultiAgentConfig) -> dict[AgentId, EnvironmentSpec]:
+    """Returns the specs of an experiment's agents, by id; the environment is made for it."""
+    with contextlib.closing(config.make_environment(config.seed)) as environment:
+        return dict(environment.agent_specs())
+
+
+def load_players(config: MultiAgentConfig, run: Any, checkpoint: str | int = "newest") -> dict[str, Player]:
+    """Returns the policies of a run of several agents, by id.
+
+    Args:
+        config: the run's.
+        run: its folder.
+        checkpoint: "newest", or a step.
+
+    Raises:
+        ConfigError: there is no such checkpoint.
+        CheckpointError: there is none that can be read, or it is of other policies.
+    """
+    found, agent_specs = find_checkpoint(run, checkpoint), specs_of(config)
+    players = {policy_id: saved.as_player() for policy_id, saved in read_saved(config, found, agent_specs).items()}
+    for agent_id, policy_id in who_plays(config, agent_specs).items():
+        policy = policies_of(config, agent_specs)[policy_id]
+        if not isinstance(policy, Agent) and policy_id not in players:
+            players[policy_id] = load_player(policy, agent_specs[agent_id])
+    return players
+
+
+def load_player(frozen: Frozen | str, spec: EnvironmentSpec) -> Player:
+    """Returns a policy that learns nothing here.
+
+    Args:
+        frozen: of another run, or of a policy file; or "random".
+        spec: of the agents that are to play by it.
+
+    Raises:
+        ConfigError: there is no such run, checkpoint or policy.
+        CheckpointError: it has no readable checkpoint.
+        SpecError: it was trained for others than these.
+    """
+    if isinstance(frozen, str):
+        return Player(spec)
+    if is_policy_file(frozen.run):
+        player = _player_of_file(frozen)
+    elif is_of_several_agents(frozen.run):
+        players = load_players(read_multi_agent_config(frozen.run), frozen.run, frozen.checkpoint)
+        player = players[_choose_policy(frozen.run, frozen.policy, players)]
+    else:
+        if frozen.policy is not None:
+            raise ConfigError(f"{frozen.run} is a run of one agent; leave out policy={frozen.policy!r}.")
+        restored = restore_policy(frozen.run, frozen.checkpoint)
+        agent, spec_then = restored.experiment.agent, restored.environment_spec
+        player = player_of(agent, restored.networks, spec_then, restored.store, str(frozen.run))
+    check_fits(spec, player.spec.observations, player.spec.actions)
+    return player
+
+
+def _choose_policy(run: Any, policy: str | None, known: Mapping[str, Any]) -> str:
+    if policy is None and len(known) > 1:
+        raise ConfigError(f"{run} has the policies {', '.join(known)}: say which, policy=...")
+    wanted = next(iter(known)) if policy is None else policy
+    if wanted not in known:
+        raise unknown_name(f"policy of {run}", wanted, known)
+    return wanted
+
+
+def _player_of_file(frozen: Frozen) -> Player:
+    if frozen.policy is not None:
+        raise ConfigError(f"{frozen.run} is a policy file, which has one policy; leave out policy={frozen.policy!r}.")
+    loaded, store = load(frozen.run, checkpoint=frozen.checkpoint), VariableStore()
+    if not isinstance(loaded.acting, Policy):
+        raise no_own_actor(f"The policy of {frozen.run}")
+    store.publish(0, {"policy": jax.device_put(loaded.arrays)})
+    return Player(loaded.environment_spec, CompiledPolicy(loaded.acting), store)
+
+
+@says_what_was_meant
+def load_multi_agent(
+    run: str | pathlib.Path,
+    policy: str | None = None,
+    *,
+    checkpoint: str | int = "newest",
+    explore: bool = False,
+    seed: int = 0,
+    imports: Sequence[str] = (),
+) -> LoadedPolicy:
+    """Returns a policy that a run of several agents has trained, to act with or to save as a file.
+
+    Args:
+        run: the run folder.
+        policy: its id; None for the only one.
+        checkpoint: "newest", or a step.
+        explore: whether to act as in training; else as in evaluation.
+        seed: of what is sampled.
+        imports: see `experiment.read_config`.
+
+    Raises:
+        ConfigError: no such run or checkpoint, or it has several policies and none is named.
+        UnknownNameError: it has trained no such policy.
+    """
+    config = read_multi_agent_config(run, imports=imports)
+    saved = read_saved(config, find_checkpoint(run, checkpoint), specs_of(config))
+    agent_ids, agent, spec, parts, store = saved[_choose_policy(run, policy, saved)]
+    made = make_multi_agent(config.environment, config.seed, raw=True, **config.environment_settings)
+    with contextlib.closing(made) as environment:
+        own_actions = environment.agent_specs()[agent_ids[0]].actions
+    file = PolicyFile(identity.describe_agent(agent.with_num_envs(1), 1), spec, own_actions)
+    acting = agent.make_policy(parts.networks, evaluation=not explore)
+    return LoadedPolicy(agent, acting, VariableClient(store).params, file, seed, explore)

@@ -1,0 +1,188 @@
+"""Self-play: opponents from pools of earlier parameters, kept, drawn, saved and resumed; tournaments with Elo."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import agentkit
+from agentkit.cli import main
+from agentkit.errors import AgentkitError, CheckpointError, ConfigError, UnknownNameError
+from agentkit.experiment.local import started
+from agentkit.experiment.multi_agent.self_play import Earlier, chances, score_of
+from agentkit.experiment.multi_agent.tournament import elo_of
+from tests.experiment.test_multi_agent import DQN, assert_equal, config, saved
+
+POOL = agentkit.Pool("prioritized", period=20, size=3, share=0.9)
+
+
+def test_opponents_are_drawn_as_the_papers_say():
+    pool = [Earlier(step, None) for step in (10, 20, 30)]
+    for earlier, scores in zip(pool, ([1, 1, 1], [1, 0.5, 0], []), strict=True):
+        for score in scores:
+            earlier.add_game("a", score)
+    np.testing.assert_allclose(chances(pool, "newest", "a"), [0, 0, 1])
+    np.testing.assert_allclose(chances(pool, "uniform", "a"), [1 / 3, 1 / 3, 1 / 3])
+    # The newest game counts most: (0.99^2 + 0.99 / 2) / (0.99^2 + 0.99 + 1); without a game it is a half.
+    lost = 1 - (0.9801 + 0.495) / 2.9701
+    weights = np.array([0, lost**2, 0.25])
+    np.testing.assert_allclose(chances(pool, "prioritized", "a"), weights / weights.sum())
+    np.testing.assert_allclose(chances(pool, "prioritized", "b"), [1 / 3, 1 / 3, 1 / 3])
+    np.testing.assert_allclose(chances(pool[:1], "prioritized", "a"), [1]), "all are beaten each time"
+    assert [score_of(2.0, 1.0), score_of(1.0, 1.0), score_of(-1.0, 1.0)] == [1.0, 0.5, 0.0]
+
+
+def test_an_agent_learns_while_the_others_play_by_what_was_kept():
+    """Parameters are kept each 20 steps, at an episode's start, the three newest; what is kept stays as it was."""
+    experiment = config(policy_of="each", num_steps=200, opponents=dataclasses.replace(POOL, share=1.0))
+    seen, learned = {}, {"first": 0, "second": 0}
+    with started(experiment, False) as (training, _):
+        work, self_play = training.work, training.work.self_play
+        for _ in range(200):
+            before = {name: int(each.replay.info(each.table).num_inserted) for name, each in _by_policy(work).items()}
+            work.step()
+            pools, playing = self_play.pools, dict(self_play._playing)
+            for policy_id, pool in pools.items():
+                for earlier in pool:
+                    params = [np.array(leaf) for leaf in _leaves(earlier.params)]
+                    assert_equal(params, seen.setdefault((policy_id, earlier.step), params))
+            grown = [n for n, each in _by_policy(work).items() if each.replay.info(each.table).num_inserted > before[n]]
+            for name in grown:
+                learned[name] += bool(playing)
+            if playing and not work.loop.between_episodes:
+                (opponent,) = playing
+                assert opponent not in grown and playing[opponent] in pools[opponent]
+                assert work.actors[opponent]._client.params is playing[opponent].params
+    assert min(learned.values()) > 0, "both take turns to learn"
+    steps = {policy_id: [step for name, step in seen if name == policy_id] for policy_id in ("first", "second")}
+    assert steps["first"] == steps["second"] and len(steps["first"]) == 9
+    assert [step // 20 for step in steps["first"]] == list(range(1, 10))
+    assert [earlier.step for earlier in self_play.pools["first"]] == steps["first"][-3:]
+    assert not np.array_equal(seen["first", steps["first"][0]][0], seen["first", steps["first"][-1]][0])
+
+
+def _by_policy(work):
+    return {each.trained.policy_id: each for each in work.learning}
+
+
+def _leaves(params):
+    import jax
+
+    return jax.tree.leaves(params)
+
+
+@pytest.mark.parametrize("policy_of", ["shared", "each"])
+def test_pools_are_resumed_to_the_bit(policy_of, tmp_path):
+    """Saved while an agent plays by earlier parameters, in mid-episode."""
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    given = {"policy_of": policy_of, "opponents": POOL}
+    agentkit.run(config(whole, **given, num_steps=200))
+    agentkit.run(config(parts, **given, num_steps=101))
+    assert saved(parts)["loop"]["turns"] and saved(parts)["self_play"]["playing"], "choose another step"
+    agentkit.resume(parts, num_steps=200)
+    one, other = saved(whole), saved(parts)
+    for name in ("learner", "actors", "loop", "counter", "self_play"):
+        assert_equal(one[name], other[name])
+    for policy_id, pool in other["self_play"]["pools"].items():
+        assert len(pool) == 3 and any(earlier["games"] for earlier in pool.values()), policy_id
+
+
+def test_share_says_how_many_episodes_have_such_opponents(tmp_path):
+    agentkit.run(config(tmp_path / "none", num_steps=150, opponents=agentkit.Pool(period=20, share=0.0)))
+    agentkit.run(config(tmp_path / "plain", num_steps=150))
+    none, plain = saved(tmp_path / "none"), saved(tmp_path / "plain")
+    assert_equal(none["learner"], plain["learner"])
+    assert len(none["self_play"]["pools"]["shared"]) == 7
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"opponents": "uniform"}, r"opponents: expected a Pool, such as Pool\('uniform'\)"),
+        ({"policies": {"a": DQN, "b": "random"}, "policy_of": {"first": "a", "second": "b"}}, "two agents or more"),
+    ],
+)
+def test_what_a_pool_is_not_for_is_refused(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        agentkit.run(config(**{"opponents": POOL, **changes}))
+
+
+def test_a_pools_settings_are_checked_and_resumed_with(tmp_path):
+    with pytest.raises(UnknownNameError, match="Unknown choose 'oldest'"):
+        agentkit.Pool("oldest")
+    with pytest.raises(AgentkitError, match="period"):
+        agentkit.Pool(period=0)
+    agentkit.run(config(tmp_path, opponents=POOL, num_steps=40))
+    assert agentkit.experiment.read_multi_agent_config(tmp_path).opponents == POOL
+    with pytest.raises(CheckpointError, match=r"opponents: saved .*'prioritized'.*, found None"):
+        agentkit.run(config(tmp_path, num_steps=60), resume=True)
+
+
+def test_elo_is_the_strength_under_which_games_are_likeliest():
+    strengths = np.array([1.0, 2.0, 8.0])
+    games = 1e6 * (1 - np.eye(3))
+    scores = games * strengths[:, None] / (strengths[:, None] + strengths)
+    elo = elo_of(scores, games)
+    np.testing.assert_allclose(np.diff(elo), 400 * np.log10([2, 4]), atol=0.1)
+    assert elo.mean() == pytest.approx(1_500)
+    always = elo_of(np.array([[0.0, 7.0], [0.0, 0.0]]), np.array([[0.0, 7.0], [7.0, 0.0]]))
+    assert always[0] - always[1] == pytest.approx(400 * np.log10(7.5 / 0.5))
+
+
+def test_a_tournament_of_the_newest_the_pool_chance_and_others(tmp_path):
+    run = tmp_path / "run"
+    agentkit.run(config(run, policy_of="each", opponents=POOL, num_steps=60))
+    table = agentkit.play_tournament(run, 2, others={"old": agentkit.Frozen(run, policy="first")})
+    kept = [f"step {step}" for step in saved(run)["self_play"]["pools"]["first"]]
+    assert table.players == ("newest", *kept, "random", "old") and len(kept) == 2
+    pairs = 4 * (1 - np.eye(5))
+    np.testing.assert_array_equal(table.games, pairs)
+    np.testing.assert_array_equal(table.wins + table.wins.T + table.draws, pairs)
+    assert table.wins.sum() > 0 and str(table).count("\n") == 5
+    again = agentkit.play_tournament(run, 2, others={"old": agentkit.Frozen(run, policy="first")})
+    np.testing.assert_array_equal(again.wins, table.wins)
+    with pytest.raises(ConfigError, match="'newest' is a player of the run"):
+        agentkit.play_tournament(run, others={"newest": "random"})
+
+
+def test_a_policy_of_several_is_saved_as_a_file_and_plays_from_it(tmp_path):
+    agentkit.run(config(tmp_path / "old", policy_of="each"))
+    policy = agentkit.load_multi_agent(tmp_path / "old", "second")
+    policy.save(tmp_path / "second.npz")
+    file, folder = agentkit.Frozen(tmp_path / "second.npz"), agentkit.Frozen(tmp_path / "old", policy="second")
+    found = [
+        agentkit.evaluate_multi_agent(tmp_path / "old", 5, seed=3, opponents={"first": other})
+        for other in (file, folder, agentkit.Frozen(tmp_path / "old", policy="first"))
+    ]
+    assert found[0] == found[1] != found[2]
+    new = config(tmp_path / "new", {"learner": DQN, "old": file}, {"first": "learner", "second": "old"}, num_steps=40)
+    agentkit.run(new)
+    agentkit.resume(tmp_path / "new", num_steps=60)
+    assert saved(tmp_path / "new")["learner"].keys() == {"learner"}
+    with pytest.raises(ConfigError, match="is a policy file, which has one policy; leave out policy='x'"):
+        agentkit.evaluate_multi_agent(tmp_path / "old", opponents={"first": dataclasses.replace(file, policy="x")})
+    with pytest.raises(ConfigError, match="has the policies first, second: say which"):
+        agentkit.load_multi_agent(tmp_path / "old")
+
+
+def test_the_commands(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    train = ["train", "dqn", "--env", "agentkit:tic_tac_toe", "--policies", "shared", "--run-directory", "run"]
+    small = ["--set", "min_replay_size=16", "--set", "batch_size=8", "--eval-every", "0", "--steps", "60"]
+    assert main([*train, *small, "--opponents", "uniform,period=20,size=2,share=1.0"]) == 0
+    pool = agentkit.experiment.read_multi_agent_config("run").opponents
+    assert pool == agentkit.Pool("uniform", period=20, size=2, share=1.0)
+    assert main(["train", "--resume", "run", "--steps", "80"]) == 0
+    capsys.readouterr()
+    assert main(["evaluate", "run", "--episodes", "2", "--tournament", "--opponent", "again=run"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in ("Elo", "newest", "random", "again")) and out.count("step ") == 2
+    for words, message in (
+        (["--opponents", "some"], "Unknown choose 'some'"),
+        (["--opponents", "uniform,periods=3"], "Unknown config field of the pool 'periods'"),
+        (["--opponents", "uniform,period"], "--opponents: expected NAME=VALUE"),
+    ):
+        assert main([*train[:-1], "other", *small, *words]) != 0
+        assert message in capsys.readouterr().err
+    assert main(["train", "dqn", "--env", "agentkit:catch", "--steps", "9", "--opponents", "uniform"]) != 0
+    assert "--opponents is for several agents" in capsys.readouterr().err
