@@ -34,6 +34,8 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 os.environ.setdefault("MPLBACKEND", "Agg")
 # Ray reads this once in a process, whenever it is first asked; each test then brings its token, or none.
 os.environ["RAY_AUTH_MODE"] = "token"
+# Ray gives its workers niceness 15: beside other tests on the same cores they would hardly run.
+os.environ.setdefault("RAY_worker_niceness", "0")
 # dm_control picks a renderer when imported; the tests of physics need none.
 os.environ.setdefault("MUJOCO_GL", "disabled")
 

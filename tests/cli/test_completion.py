@@ -37,7 +37,7 @@ def test_options_and_their_values_are_offered():
     assert complete(["train", "dqn", "--on-nan", ""]) == ["stop", "warn"]
     assert complete(["train", "--seed", ""]) == []  # A number, which nobody can guess.
     assert complete(["train", "dqn", "--tensorboard", "--see"]) == ["--seed", "--seeds"]
-    assert complete(["train", "dqn", "--preset", "n"]) == ["none"]
+    assert complete(["train", "dqn", "--preset", "no"]) == ["none"]
     assert complete(["evaluate", "runs/one", "--checkpoint", ""]) == ["best", "newest"]
     assert complete(["plot", "runs/one", "--ou"]) == ["--out"]  # And not its name of before.
     assert complete(["node", "lea"]) == ["learner"]
