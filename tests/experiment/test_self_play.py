@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 
 import agentkit
+from agentkit.agents import dqn
 from agentkit.cli import main
 from agentkit.errors import AgentkitError, CheckpointError, ConfigError, UnknownNameError
 from agentkit.experiment.local import started
 from agentkit.experiment.multi_agent.self_play import Earlier, chances, score_of
 from agentkit.experiment.multi_agent.tournament import elo_of
+from agentkit.learning import Linear
+from tests.experiment.perfect_player import free, losing_lines, perfect_moves, play, player_of, value
 from tests.experiment.test_multi_agent import DQN, assert_equal, config, saved
 
 POOL = agentkit.Pool("prioritized", period=20, size=3, share=0.9)
@@ -186,3 +189,35 @@ def test_the_commands(tmp_path, monkeypatch, capsys):
         assert message in capsys.readouterr().err
     assert main(["train", "dqn", "--env", "agentkit:catch", "--steps", "9", "--opponents", "uniform"]) != 0
     assert "--opponents is for several agents" in capsys.readouterr().err
+
+
+SETTLING = dqn.make_agent(
+    dqn.Config(
+        batch_size=128, min_replay_size=1_000, hidden_sizes=(128, 128), n_step=1, discount=1.0, updates_per_call=8,
+        updates_per_step=1.0, replay_size=50_000, epsilon=Linear(0.8, 0.2, 30_000),
+        learning_rate=Linear(1e-3, 1e-4, 80_000),
+    )
+)  # fmt: skip
+"""What docs/results/several_agents.md has: one step a target, and exploration and step size that fall."""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_self_play_with_a_pool_hardly_loses_to_the_perfect_player(seed, tmp_path):
+    """Of 2,000 games, 1,000 from each side; docs/results/several_agents.md has how many each seed lost."""
+    pool = agentkit.Pool("prioritized", period=2_000)
+    agentkit.run(config(tmp_path, SETTLING, opponents=pool, num_steps=120_000, seed=seed))
+    choose = player_of(agentkit.load_multi_agent(tmp_path))
+    lost = [play(choose, side, 1_000)[2] for side in (0, 1)]
+    assert sum(lost) <= 400, lost
+    assert sum(losing_lines(choose, side) for side in (0, 1)) <= 20, "of any opponent at all"
+
+
+def test_the_perfect_player_and_its_judge():
+    """The perfect player never loses to itself; one that takes the first free square loses to it, and to others."""
+    assert [value((0,) * 9), len(perfect_moves((0,) * 9))] == [0, 9]
+    assert perfect_moves((0, 0, 0, 0, -1, 0, 0, 0, 0)) == [0, 2, 6, 8], "corners alone hold the middle"
+    assert [play(lambda board: perfect_moves(board)[0], side, 50) for side in (0, 1)] == [(0, 50, 0)] * 2
+    assert [losing_lines(lambda board: perfect_moves(board)[0], side) for side in (0, 1)] == [0, 0]
+    assert play(lambda board: free(board)[0], 1, 50)[2] > 25
+    assert losing_lines(lambda board: free(board)[0], 1) > 50

@@ -86,19 +86,15 @@ def build(
     agent_specs = environment.agent_specs()
     plays = who_plays(config, agent_specs)
     trained, players = _make_policies(config, plays, agent_specs)
+    self_play = SelfPlay(config.opponents, config.seed, trained, plays) if config.opponents else None
     choose_dispatch([each.parts.state for each in trained])
     lacking = begin(config)  # type: ignore[arg-type]  # It asks for what both kinds of experiment have.
-    step = found.step if found is not None else 0
-    logs = RunLogs(config, stack, resume_step=step if resume else None)  # type: ignore[arg-type]
+    resume_step = None if not resume else found.step if found is not None else 0
+    logs = RunLogs(config, stack, resume_step)  # type: ignore[arg-type]
     replays = {each.policy_id: _open_replay(config, each, number, stack, found) for number, each in enumerate(trained)}
     counter = Counter()
     keys = dict(zip(players, _keys(config.seed, len(players)), strict=True))
-    seats: dict[AgentId, Seat] = {}
-    self_play = None
-    if config.opponents is not None:
-        seats = {agent_id: Seat(each.client) for each in trained for agent_id in each.agent_ids}
-        self_play = SelfPlay(config.opponents, config.seed, trained, seats, plays)
-    actors = _make_actors(plays, trained, players, replays, keys, seats)
+    actors = _make_actors(plays, trained, players, replays, keys, self_play.seats if self_play else {})
     for actor in actors.values():
         stack.enter_context(contextlib.closing(actor))
     checks = {agent_id: StepCheck(spec, None, config.on_nan) for agent_id, spec in agent_specs.items()}
@@ -137,7 +133,9 @@ def check_policies(config: MultiAgentConfig) -> dict[AgentId, str]:
     with contextlib.closing(config.make_environment(config.seed)) as environment:
         agent_specs = environment.agent_specs()
     plays = who_plays(config, agent_specs)
-    _make_policies(config, plays, agent_specs)
+    trained, _ = _make_policies(config, plays, agent_specs)
+    if config.opponents:
+        SelfPlay(config.opponents, config.seed, trained, plays)
     return plays
 
 

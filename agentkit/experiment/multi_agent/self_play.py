@@ -142,6 +142,7 @@ class SelfPlay:
 
     Attributes:
         pools: by policy id, the oldest first.
+        seats: of the agents that learn.
     """
 
     def __init__(
@@ -149,7 +150,6 @@ class SelfPlay:
         config: Pool,
         seed: int,
         trained: Sequence[Trained],
-        seats: Mapping[AgentId, Seat],
         plays: Mapping[AgentId, str],
     ):
         """Begins with empty pools: until the first parameters are kept, all learn.
@@ -158,12 +158,12 @@ class SelfPlay:
             config: how parameters are kept and chosen.
             seed: which episode has which opponents is a function of this, of its number and of the pools.
             trained: the policies that learn.
-            seats: of their agents.
             plays: the policy id of each agent id.
 
         Raises:
             ConfigError: fewer than two agents learn, or a policy has a learner of its own.
         """
+        seats = {agent_id: Seat(each.client) for each in trained for agent_id in each.agent_ids}
         if len(seats) < 2:
             raise ConfigError(
                 f"opponents: a pool is for two agents or more that learn, found {', '.join(seats) or 'none'}. Leave "
@@ -177,7 +177,7 @@ class SelfPlay:
                 )
         self._config, self._seed = config, seed
         self._trained = {each.policy_id: each for each in trained}
-        self._seats, self._plays = dict(seats), dict(plays)
+        self.seats, self._plays = seats, dict(plays)
         self.pools: dict[str, list[Earlier]] = {policy_id: [] for policy_id in self._trained}
         self._episode = 0
         self._playing: dict[AgentId, Earlier] = {}
@@ -202,7 +202,7 @@ class SelfPlay:
         rng = np.random.default_rng([self._seed, self._episode])
         if not all(self.pools.values()) or rng.random() >= self._config.share:
             return {}
-        agent_ids = list(self._seats)
+        agent_ids = list(self.seats)
         learner = agent_ids[rng.integers(len(agent_ids))]
         playing = {}
         for agent_id in agent_ids:
@@ -213,7 +213,7 @@ class SelfPlay:
         return playing
 
     def _tell(self) -> None:
-        for agent_id, seat in self._seats.items():
+        for agent_id, seat in self.seats.items():
             seat.held = self._playing[agent_id].params if agent_id in self._playing else None
 
     def end(self, record: Mapping[str, float]) -> None:
@@ -222,7 +222,7 @@ class SelfPlay:
         Args:
             record: of the loop, with ``episode_return/ID``.
         """
-        for learner in self._seats.keys() - self._playing.keys():
+        for learner in self.seats.keys() - self._playing.keys():
             for agent_id, earlier in self._playing.items():
                 own, other = record[f"episode_return/{learner}"], record[f"episode_return/{agent_id}"]
                 earlier.add_game(self._plays[learner], score_of(own, other))
