@@ -105,6 +105,13 @@ NEAREST: dict[str, tuple[str, ...]] = {
     ),
     "experiment/config/trust": ("experiment/test_strangers.py",),
     "experiment/policies/export": ("experiment/deploy",),
+    "experiment/sweeps/together": ("experiment/test_populations.py",),
+    "experiment/sweeps/varied_settings": ("experiment/test_populations.py",),
+    "experiment/on_device": ("experiment/test_on_device.py", "experiment/test_replay_on_device.py"),
+    "experiment/on_device/replay": ("experiment/test_replay_on_device.py", "experiment/test_rings_on_device.py"),
+    "experiment/on_device/population": ("experiment/test_populations.py",),
+    "experiment/on_device/members": ("experiment/test_populations.py",),
+    "envs/jax/pooled": ("experiment/test_on_device.py",),
     "experiment/sweeps": ("experiment/sweeps", "cli/test_sweep.py"),
     "experiment/launch": (
         "experiment/test_learner_data.py",

@@ -9,17 +9,21 @@ import numpy as np
 import pytest
 
 from agentkit import ExperimentConfig, checkpoint, losses, nests, run, specs
+from agentkit.actors.policy import stateless_policy
 from agentkit.agents import registry
+from agentkit.agents.common.experience import Segments, SegmentsConfig
 from agentkit.callbacks import Callback
 from agentkit.envs.jax.cartpole import CartPole
 from agentkit.envs.jax.memory_chain import MemoryChain
 from agentkit.envs.jax.point_mass import PointMass
+from agentkit.envs.jax.time_steps import first_step
 from agentkit.errors import ConfigError, NonFiniteError
 from agentkit.experiment import ResumeError, load
 from agentkit.experiment.on_device.acting import start
 from agentkit.experiment.on_device.loop import MOST_ROUNDS, DeviceLoop
 from agentkit.experiment.on_device.segments import collect
-from agentkit.learning import Linear
+from agentkit.learning import Linear, Update, UpdateOutput
+from agentkit.learning.finite import start_tally
 from agentkit.replay import InProcessReplay
 from agentkit.testing.learning import learns
 from agentkit.types import LAST, Step, has_action
@@ -66,8 +70,9 @@ def test_segments_are_those_of_the_adder_bit_for_bit(environment, settings):
     params = params.variables(params.init(jax.random.PRNGKey(0)))["policy"]
     policy = agent.make_policy(networks)
     first = jax.jit(lambda key: start(environment, policy, num_envs, key))(jax.random.PRNGKey(1))
-    one_step = jax.jit(lambda acting: collect(environment, policy, params, acting, 1))
-    whole = jax.jit(lambda acting: collect(environment, policy, params, acting, length))
+    reset = jax.vmap(environment.reset)
+    one_step = jax.jit(lambda acting: collect(environment, policy, params, acting, 1, reset))
+    whole = jax.jit(lambda acting: collect(environment, policy, params, acting, length, reset))
 
     replay = InProcessReplay(agent.make_tables(spec), seed=0)
     adder = agent.make_adder(replay, spec, num_envs)
@@ -98,15 +103,13 @@ def test_segments_are_those_of_the_adder_bit_for_bit(environment, settings):
 
 def test_values_at_truncation_do_not_look_at_the_reset():
     """Where the value of an observation is the observation: 1 + 0.9 * 10 = 10, the value of 1 a step for ever."""
-    from agentkit.actors.policy import stateless_policy
-
     policy = stateless_policy(lambda params, key, observation: jnp.int32(0))
     targets = []
     for at_reset in (10.0, 1e6):
         environment = Endless(at_reset)
         segments: Step = jax.jit(
             lambda key, environment=environment: collect(
-                environment, policy, (), start(environment, policy, 2, key), 8
+                environment, policy, (), start(environment, policy, 2, key), 8, jax.vmap(environment.reset)
             )[1]
         )(jax.random.PRNGKey(0))
         values, mask = segments.observation[..., 0], has_action(segments.start_of_episode)
@@ -151,6 +154,43 @@ def test_a_chunk_ends_with_the_round_that_reaches_its_target():
     assert steps.tolist() == [16, 32, 48] and chunk.state.acting.num_steps == 48
     assert np.asarray(chunk.report.num_episodes)[:4].tolist() == [4, 8, 16, 0]
     assert np.asarray(chunk.report.episodes.total_length)[:4].tolist() == [12, 12, 24, 0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Marked(Endless):
+    """Shows all along the number that its reset has drawn."""
+
+    reset_pool: int | None = None
+
+    def reset(self, key):
+        mark = jax.random.uniform(key, (1,))
+        return (jnp.int32(0), mark), first_step(mark)
+
+    def step(self, state, action, key):
+        time, timestep = super().step(state[0], action, key)
+        return (time, state[1]), timestep._replace(observation=state[1])
+
+
+@pytest.mark.parametrize(("pool", "most"), [(3, 3), (None, 12)])
+def test_resets_are_drawn_from_a_pool_that_each_round_makes_anew(pool, most):
+    """And it does not show in which chunk a round is."""
+    environment = Marked(reset_pool=pool)
+    policy = stateless_policy(lambda params, key, observation: jnp.int32(0))
+    seen = []
+
+    def update(training, batch):
+        return training, UpdateOutput({"marks": batch.data.observation[:, :, 0]})
+
+    experience = Segments(SegmentsConfig(segment_length=8, batch_size=6), num_envs=6)
+    loop = DeviceLoop(environment, policy, Update(lambda key: (), update, lambda _: {"policy": ()}), experience, 6)
+    first = loop.run((), loop.start(jax.random.PRNGKey(0)), start_tally(0), 10**6, 1)
+    for _ in range(3):
+        seen.append(np.unique(np.asarray(first.state.metrics["marks"])[:, 5:]))  # Episodes that began in this round.
+        first = loop.run(first.training, first.state, first.tally, 10**6, 1)
+    assert [len(marks) for marks in seen[1:]] == [most] * 2 if pool is None else max(map(len, seen)) <= most
+    assert len(np.unique(np.concatenate(seen[1:]))) == sum(map(len, seen[1:]))
+    whole = loop.run((), loop.start(jax.random.PRNGKey(0)), start_tally(0), 10**6, 4)
+    assert_equal(whole.state, first.state)
 
 
 def plan(environment="jax:catch", name="a2c", num_steps=200, agent_settings=(), **settings):

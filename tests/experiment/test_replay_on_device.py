@@ -4,17 +4,15 @@ import dataclasses
 import fractions
 from pathlib import Path
 
-import dm_env
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tree
 
 from agentkit import ExperimentConfig, checkpoint, nests, run, specs
-from agentkit.agents import registry
+from agentkit.agents import r2d2, registry
 from agentkit.agents.addons import View, with_views
-from agentkit.agents.common.experience import ReplayConfig, Transitions
+from agentkit.agents.common.experience import ReplayConfig, Sequences, SequencesConfig, Transitions
 from agentkit.envs.jax.cartpole import CartPole
 from agentkit.envs.jax.catch import Catch
 from agentkit.envs.jax.memory_chain import MemoryChain
@@ -22,13 +20,13 @@ from agentkit.envs.jax.point_mass import PointMass
 from agentkit.errors import ConfigError, NonFiniteError
 from agentkit.experiment.on_device.acting import start, take_step
 from agentkit.experiment.on_device.loop import DeviceLoop
-from agentkit.experiment.on_device.ring import draw, insert, make_ring, set_priorities
-from agentkit.experiment.on_device.sum_tree import NOWHERE, draw_places, make_tree, set_weights
-from agentkit.experiment.on_device.transitions import TransitionRounds, UpdatesDue, add_step, find_rate
+from agentkit.experiment.on_device.replay.replay_rounds import ReplayRounds, Store, UpdatesDue, find_rate, make_keeper
+from agentkit.experiment.on_device.replay.ring import draw, set_priorities
 from agentkit.learning import Linear, rate_limit
 from agentkit.replay import InProcessReplay
 from agentkit.testing.learning import learns
-from agentkit.types import FIRST, LAST
+from agentkit.types import LAST
+from tests.agents.test_r2d2 import memory_config
 from tests.experiment.on_device_runs import (
     Endless,
     assert_equal,
@@ -39,7 +37,8 @@ from tests.experiment.on_device_runs import (
 )
 
 SMALL = {"hidden_sizes": (4,), "batch_size": 8, "min_replay_size": 10, "replay_size": 60}
-DISCRETE = ["c51", "discrete_sac", "dqn", "iqn", "munchausen_dqn", "qr_dqn", "rainbow"]
+SMALL |= {"sequence_length": 6, "sequence_period": 3, "burn_in": 2, "core_size": 4}
+DISCRETE = ["c51", "discrete_sac", "dqn", "iqn", "munchausen_dqn", "qr_dqn", "r2d2", "rainbow"]
 CONTINUOUS = ["d4pg", "ddpg", "droq", "mpo", "redq", "sac", "td3"]
 
 
@@ -80,16 +79,47 @@ def make_parts(environment, num_envs, experience):
         def variables(self, training):
             return {"policy": ()}
 
-    rounds = TransitionRounds(environment, policy, NoUpdate(), experience, num_envs)
+    rounds = ReplayRounds(environment, policy, NoUpdate(), experience, num_envs)
     acting = jax.jit(lambda key: start(environment, policy, num_envs, key))(jax.random.PRNGKey(1))
     store = jax.jit(rounds.first_store)(acting, jax.random.PRNGKey(2))
 
+    keeper = make_keeper(experience, num_envs)
+
     @jax.jit
     def step(acting, store):
-        after, row, _ = take_step(environment, policy, (), acting)
-        return after, row, add_step(store, experience.config, acting, row, after)
+        after, row, _ = take_step(environment, policy, (), acting, jax.vmap(environment.reset))
+        return after, row, Store(*keeper.add(store.recent, store.ring, acting, row, after), store.key)
 
     return policy, acting, store, step
+
+
+def twins(environment, num_envs, experience, num_steps=40):
+    """The store after some steps at random, and the host's table; their counts are equal at each step."""
+    policy, acting, store, step = make_parts(environment, num_envs, experience)
+    spec = specs.make_environment_spec(environment)
+    replay = InProcessReplay(experience.make_tables(spec, policy.extras_spec), seed=0)
+    adder = experience.make_adder(replay, spec, policy.extras_spec, num_envs)
+    adder.add_first(jax.tree.map(np.asarray, acting.timestep))
+    ended = 0
+    for _ in range(num_steps):
+        was_last = np.asarray(acting.timestep.step_type) == LAST
+        acting, row, store = step(acting, store)
+        action, extras = jax.tree.map(np.array, (row.action, row.extras))
+        for leaf in jax.tree.leaves((action, extras)):
+            leaf[was_last] = 1  # Which the adder ignores.
+        adder.add(action, jax.tree.map(np.asarray, acting.timestep), extras)
+        info = replay.info(experience.table)
+        assert (int(store.ring.num_inserted), int(store.ring.size)) == (info.num_inserted, info.size)
+        ended += int(np.sum(np.asarray(acting.timestep.step_type) == LAST))
+    assert ended > 10
+    return store, replay
+
+
+def assert_in_the_same_order(ours, theirs, oldest):
+    theirs = nests.flatten_to_paths(theirs)
+    for path, leaf in nests.flatten_to_paths(ours).items():
+        found = np.roll(np.asarray(leaf), -oldest, axis=0)[: len(theirs[path])]
+        np.testing.assert_allclose(found, theirs[path], atol=1e-6, err_msg=path)
 
 
 @pytest.mark.parametrize(
@@ -99,31 +129,56 @@ def make_parts(environment, num_envs, experience):
 )
 def test_the_ring_holds_at_each_step_the_items_of_the_hosts_table(environment, n):
     """Terminations, truncations, episodes shorter than n, a ring that wraps: the same items in the same order."""
-    num_envs = 3
-    config = ReplayConfig(discount=0.9, n_step=n, replay_size=40, min_replay_size=1)
-    experience = Transitions(config)
-    policy, acting, store, step = make_parts(environment, num_envs, experience)
-    spec = specs.make_environment_spec(environment)
-    replay = InProcessReplay(experience.make_tables(spec, policy.extras_spec), seed=0)
-    adder = experience.make_adder(replay, spec, policy.extras_spec, num_envs)
-    adder.add_first(jax.tree.map(np.asarray, acting.timestep))
-    ended = 0
-    for _ in range(40):
-        was_last = np.asarray(acting.timestep.step_type) == LAST
-        acting, row, store = step(acting, store)
-        action, extras = jax.tree.map(np.array, (row.action, row.extras))
-        for leaf in jax.tree.leaves((action, extras)):
-            leaf[was_last] = 1  # Which the adder ignores.
-        adder.add(action, jax.tree.map(np.asarray, acting.timestep), extras)
-        info = replay.info("transitions")
-        assert (int(store.ring.num_inserted), int(store.ring.size)) == (info.num_inserted, info.size)
-        ended += int(np.sum(np.asarray(acting.timestep.step_type) == LAST))
-    assert ended > 10 and int(store.ring.num_inserted) > 60
-    held, _ = replay.contents("transitions")
-    oldest = int(store.ring.num_inserted) % 40
-    for path, theirs in nests.flatten_to_paths(held).items():
-        ours = np.roll(np.asarray(nests.flatten_to_paths(store.ring.items)[path]), -oldest, axis=0)
-        np.testing.assert_allclose(ours, theirs, atol=1e-6, err_msg=path)
+    experience = Transitions(ReplayConfig(discount=0.9, n_step=n, replay_size=40, min_replay_size=1))
+    store, replay = twins(environment, 3, experience)
+    assert int(store.ring.num_inserted) > 60
+    assert_in_the_same_order(store.ring.items, replay.contents("transitions")[0], int(store.ring.num_inserted) % 40)
+
+
+@pytest.mark.one_case
+@pytest.mark.parametrize(
+    ("environment", "length", "period"),
+    [(CartPole(max_steps=6), 7, 3), (PointMass(max_steps=3), 4, 4), (MemoryChain(1), 2, 1), (Catch(4, 3), 9, 2)],
+    ids=lambda value: type(value).__name__ if not isinstance(value, int) else str(value),
+)
+def test_the_ring_holds_at_each_step_the_sequences_of_the_hosts_table(environment, length, period):
+    """They run on over ends of episodes, share rows, and are all that there is room for when ring and rows wrap."""
+    config = SequencesConfig(sequence_length=length, sequence_period=period, replay_size=11, min_replay_size=1)
+    experience = Sequences(config)
+    store, replay = twins(environment, 3, experience, 60)
+    inserted = int(store.ring.num_inserted)
+    assert inserted > 22 and int(store.recent.count.max()) > len(store.recent.steps.reward)
+    keeper = make_keeper(experience, 3)
+    sample, places, _ = draw(store.ring, jax.random.PRNGKey(0), 20)
+    drawn = keeper.look_up(store.recent, sample).data
+    ours = keeper.look_up(store.recent, sample._replace(data=store.ring.items)).data
+    assert_equal(jax.tree.map(lambda x: np.asarray(x)[np.asarray(places)], ours), drawn)
+    assert_in_the_same_order(ours, replay.contents("sequences")[0], inserted % 11)
+    assert set(np.asarray(store.ring.items.environment).tolist()) == {0, 1, 2}
+
+
+def test_sequences_are_drawn_by_priority():
+    """By the same ring as transitions, whose priorities are those of the host's table (below): chi-square."""
+    config = SequencesConfig(
+        sequence_length=3, sequence_period=2, replay_size=9, min_replay_size=1, prioritized=True, priority_exponent=0.7
+    )
+    experience = Sequences(config)
+    _, acting, store, step = make_parts(Endless(), 2, experience)
+    for _ in range(15):
+        acting, _, store = step(acting, store)
+    priorities = jnp.arange(9.0)
+    ring = store.ring._replace(marks=set_priorities(store.ring.marks, jnp.arange(9), priorities, 0.7))
+    sample, places, _ = draw(ring, jax.random.PRNGKey(0), 4_000)
+    expected = np.arange(9) ** 0.7 / np.sum(np.arange(9) ** 0.7)
+    counts = np.bincount(places, minlength=9)
+    assert counts[0] == 0 and np.sum((counts - 4_000 * expected)[1:] ** 2 / (4_000 * expected)[1:]) < 24.3  # 0.1 %.
+    np.testing.assert_allclose(sample.info.probability, expected[places], rtol=1e-5)
+    steps = make_keeper(experience, 2).look_up(store.recent, sample).data
+    assert steps.reward.shape == (4_000, 4)
+    assert_equal(
+        np.asarray(steps.reward)[:, 0],
+        np.asarray(store.recent.steps.reward)[sample.data.place, sample.data.environment],
+    )
 
 
 def test_values_at_truncation_do_not_look_at_the_reset():
@@ -145,7 +200,7 @@ def test_values_at_truncation_do_not_look_at_the_reset():
 def test_updates_come_at_the_items_at_which_the_hosts_rate_limit_lets_them(rate, per_call):
     config = ReplayConfig(updates_per_step=rate, batch_size=32, updates_per_call=per_call, min_replay_size=50)
     limiter = rate_limit(Transitions(config).batch_plan, rate, config.min_replay_size)
-    due = jax.jit(UpdatesDue(find_rate(config), 50, per_call))
+    due = jax.jit(UpdatesDue(find_rate(Transitions(config)), 50, per_call))
     rng, inserted, calls = np.random.default_rng(0), 0, 0
     for _ in range(300):
         inserted += int(rng.integers(0, 5))
@@ -157,74 +212,6 @@ def test_updates_come_at_the_items_at_which_the_hosts_rate_limit_lets_them(rate,
     assert calls > 5
     near = jax.jit(UpdatesDue(fractions.Fraction(7, 1_000), 50, 1))(2_000_000_050)
     assert int(near) == 14_000_002  # Two ahead, and without an overflow.
-
-
-def test_draws_are_uniform_over_the_items_that_are_there_and_are_counted():
-    ring = make_ring(jnp.float32(0), 8)
-    ring = insert(ring, jnp.arange(6.0), jnp.array([True, False, True, True, False, True]))
-    assert ring.items.tolist()[:5] == [0, 2, 3, 5, 0] and int(ring.size) == 4
-    sample, places, marks = jax.jit(lambda ring, key: draw(ring, key, 4_000))(ring, jax.random.PRNGKey(0))
-    values, counts = np.unique(sample.data, return_counts=True)
-    assert values.tolist() == [0, 2, 3, 5] and counts.min() > 850
-    times = marks.times_drawn
-    assert times.tolist() == [*counts.tolist(), 0, 0, 0, 0] and ring.items[places].tolist() == sample.data.tolist()
-    info = jax.tree.map(lambda x: set(np.asarray(x).tolist()), sample.info)
-    assert (info.probability, info.table_size, info.priority) == ({0.25}, {4}, {1.0})
-    assert info.times_sampled == set(counts.tolist())
-    ring = insert(ring._replace(marks=marks), 10.0 + jnp.arange(6.0), jnp.ones(6, bool))
-    assert ring.items.tolist() == [14, 15, 3, 5, 10, 11, 12, 13] and int(ring.size) == 8
-    assert ring.marks.times_drawn.tolist() == [0, 0, counts[2], counts[3], 0, 0, 0, 0]
-
-
-def test_a_sum_tree_holds_the_sums_and_draws_what_has_a_weight():
-    weights = make_tree(2_000)
-    assert [len(level) for level in weights] == [2_016, 64, 32]
-    places = jnp.array([0, 31, 32, 1_999, NOWHERE, 700], jnp.int32)
-    weights = jax.jit(set_weights)(weights, places, jnp.array([1.0, 2.0, 3.0, 4.0, 100.0, 0.0]))
-    weights = jax.jit(set_weights)(weights, jnp.array([31, 31], jnp.int32), jnp.array([5.0, 5.0]))
-    assert [float(level.sum()) for level in weights] == [13.0] * 3 and weights[1][:3].tolist() == [6.0, 3.0, 0.0]
-    drawn, chance = jax.jit(lambda tree, key: draw_places(tree, key, 8_000))(weights, jax.random.PRNGKey(0))
-    found, counts = np.unique(drawn, return_counts=True)
-    assert found.tolist() == [0, 31, 32, 1_999]
-    expected = np.array([1, 5, 3, 4]) / 13
-    assert np.sum((counts - 8_000 * expected) ** 2 / (8_000 * expected)) < 16.3  # Chi-square, 3 degrees: 0.1 %.
-    np.testing.assert_allclose(chance, expected[np.searchsorted(found, drawn)], rtol=1e-6)
-
-
-def test_priorities_are_those_of_the_hosts_table():
-    """New items get the largest so far, exponents, a priority that is not finite, one of 0, and a ring that wraps."""
-    config = ReplayConfig(prioritized=True, priority_exponent=0.6, replay_size=50, min_replay_size=1, n_step=1)
-    spec = specs.make_environment_spec(Endless())
-    replay = InProcessReplay(Transitions(config).make_tables(spec, ()), seed=0)
-    adder = Transitions(config).make_adder(replay, spec, ())
-    ring = make_ring(jnp.int32(0), 50, prioritized=True)
-    put = jax.jit(lambda ring, x: insert(ring, x[None], jnp.ones(1, bool), 0.6))
-    change = jax.jit(lambda marks, places, new: set_priorities(marks, places, new, 0.6))
-    rng = np.random.default_rng(0)
-    for i in range(70):
-        first, last = (dm_env.TimeStep(kind, 0.0, 0.0, np.full(1, i, np.float32)) for kind in (FIRST, LAST))
-        adder.add_first(first._replace(step_type=dm_env.StepType.FIRST))
-        adder.add(np.int32(0), last._replace(step_type=dm_env.StepType.LAST))
-        ring = put(ring, jnp.int32(i))
-        if i % 5 == 4:
-            drawn = next(replay.sampler("transitions", 8))
-            which = drawn.sample.data.observation[:, 0].astype(np.int32)
-            new = np.float32(rng.exponential(2.0, 100)[which])
-            new[0], new[which == which[1]] = np.nan, 0.0
-            keep = np.isfinite(new)
-            replay.update_priorities("transitions", drawn.keys[keep], new[keep])
-            ring = ring._replace(marks=change(ring.marks, jnp.asarray(which % 50), jnp.asarray(new)))
-    sampler = replay.sampler("transitions", 50)
-    drawn = tree.map_structure(lambda *parts: np.concatenate(parts), *(next(sampler).sample for _ in range(60)))
-    which = drawn.data.observation[:, 0].astype(np.int32)
-    sample, places, _ = jax.jit(lambda ring, key: draw(ring, key, 3_000))(ring, jax.random.PRNGKey(0))
-    chance = np.zeros(70)
-    chance[which] = drawn.info.probability
-    np.testing.assert_allclose(sample.info.probability, chance[sample.data], rtol=1e-4)
-    np.testing.assert_allclose(ring.marks.priorities[which % 50], drawn.info.priority, rtol=1e-5)
-    assert np.asarray(sample.data).min() >= 20 and (np.asarray(sample.data) % 50 == places).all()
-    counts, expected = np.bincount(sample.data, minlength=70)[chance > 0], 3_000 * chance[chance > 0]
-    assert np.sum((counts - expected) ** 2 / expected) < 86.7  # Chi-square, at most 49 degrees: 0.1 % of 48.
 
 
 def test_a_chunk_is_equal_to_two_of_half_its_length_and_memory_stays():
@@ -314,9 +301,9 @@ def test_a_reward_that_is_nan_ends_the_run_and_says_whose_it_is():
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", DISCRETE + CONTINUOUS)
-def test_all_agents_that_learn_from_transitions_run(name):
+def test_all_agents_that_learn_from_replay_run(name):
     environment = PointMass(max_steps=5) if name in CONTINUOUS else MemoryChain(2)
-    loop, init = make_loop(environment, name=name)
+    loop, init = make_loop(environment, name=name, updates_per_step=1.0)
     before = jax.tree.map(np.asarray, init(jax.random.PRNGKey(0)))
     chunk = loop.run(*begin(loop, init), target=60, num_rounds=30)
     assert int(chunk.tally[0]) > 10 and int(chunk.tally[1]) == -1
@@ -327,10 +314,18 @@ def test_all_agents_that_learn_from_transitions_run(name):
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "environment", "num_steps", "threshold"),
-    [("dqn", "jax:catch", 2_500, 0.8), ("sac", "jax:point_mass", 1_600, -2.0), ("td3", "jax:point_mass", 1_600, -2.0)],
+    [
+        ("dqn", "jax:catch", 2_500, 0.8),
+        ("sac", "jax:point_mass", 1_600, -2.0),
+        ("td3", "jax:point_mass", 1_600, -2.0),
+        ("r2d2", "jax:memory_chain", 1_500, 0.9),
+    ],
 )
 def test_it_learns_what_it_learns_on_the_host(name, environment, num_steps, threshold):
-    """With the settings, steps and thresholds of test_dqn.py, test_sac.py and test_td3.py in tests/agents."""
+    """With the settings, steps and thresholds of test_dqn.py, test_sac.py, test_td3.py and test_r2d2.py."""
+    if name == "r2d2":
+        learns(r2d2.make_agent(memory_config()), environment, num_steps, threshold, on_device=True)
+        return
     epsilon = Linear(1.0, 0.05, 1_000)
     of_values = {"n_step": 3, "learning_rate": 2e-3, "target_update_period": 50, "epsilon": epsilon}
     of_actions = {"hidden_sizes": (32, 32), "learning_rate": 3e-3, "tau": 0.02, "num_random_steps": 200}
@@ -345,7 +340,7 @@ def test_it_learns_what_it_learns_on_the_host(name, environment, num_steps, thre
         ({"agent_settings": {"replay_size": 20}, "num_envs": 11}, "replay_size=20 with num_envs=11"),
         ({"agent_settings": {"updates_per_step": 0.12345}}, "updates_per_step=0.12345"),
         ({"num_steps": 2**30, "agent_settings": {"updates_per_step": 2.0}}, "num_steps=1,073,741,824 with updates_per"),
-        ({"name": "r2d2"}, "the agent: it keeps experience as Sequences"),
+        ({"name": "r2d2", "agent_settings": {"replay_size": 20}, "num_envs": 11}, "replay_size=20 with num_envs=11"),
         ({"data": "some.npz"}, "data (--data)"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",

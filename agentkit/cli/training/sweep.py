@@ -65,9 +65,8 @@ def sweep(arguments: argparse.Namespace) -> int:
 
 def _check_first(file: SweepFile, plan: Any) -> None:
     """Builds one experiment of the sweep, so that what no trial could do is refused before there is a folder."""
-    first = {name: values.values[0] if hasattr(values, "values") else values.low for name, values in plan.space.items()}
     try:
-        plan.make_experiment(first)
+        plan.make_experiment(plan.corners()[0])
     except AgentkitError as error:
         raise type(error)(f"{file.path}: {error}") from error
 

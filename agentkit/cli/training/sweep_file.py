@@ -126,7 +126,8 @@ def make_plan(file: SweepFile, make_experiment: Any) -> Any:
         described.pop("num_trials", None)
         key = {name: value for name, value in described.items() if name not in ("fixed", "search")}
         key |= {**file.fixed, "search": file.search}
-        return SweepPlan(space, make_experiment, key=key, **settings)
+        on_device = bool(file.fixed.get("on_device", False))
+        return SweepPlan(space, make_experiment, on_device=on_device, key=key, **settings)
     except AgentkitError as error:
         raise type(error)(f"{file.path}: {error}") from error
 

@@ -38,7 +38,9 @@ def add_train(commands: Commands[Parser]) -> None:
         "the pool: uniform,period=2k,size=30,share=0.5",
     )
     train.add_argument(
-        "--seeds", metavar="SEEDS", help="a run for each, such as 0:5 or 0,3,7, in processes and folders of their own"
+        "--seeds",
+        metavar="SEEDS",
+        help="a run for each, such as 0:5 or 0,3,7, in processes and folders of their own; with --on-device in one",
     )
     train.add_argument("--jobs", type=positive, metavar="N", help="with --seeds: runs at a time; default: 1")
     train.add_argument("--replay", choices=("in_process", "reverb"), help="default: in_process")

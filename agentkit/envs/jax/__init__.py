@@ -28,19 +28,21 @@ def make(name: str, seed: int = 0, **kwargs: Any) -> dm_env.Environment:
     Args:
         name: what follows ``jax:``.
         seed: of the episodes.
-        **kwargs: settings of the environment.
+        **kwargs: settings of the environment; and ``reset_pool``, see `base.JaxEnvironment`.
 
     Raises:
         UnknownNameError: there is no such environment, or no such setting; proposes the nearest one.
     """
     from agentkit.envs.jax.dm_environment import DmEnvironment  # Loads JAX.
+    from agentkit.envs.jax.pooled import with_reset_pool
 
     if name not in _OWN:
         raise unknown_name("environment", f"jax:{name}", [f"jax:{known}" for known in _OWN])
     module, attribute = _OWN[name].split(".")
     cls = getattr(importlib.import_module(f"agentkit.envs.jax.{module}"), attribute)
-    known = inspect.signature(cls).parameters
+    known = [*inspect.signature(cls).parameters, "reset_pool"]
+    pool = kwargs.pop("reset_pool", None)
     for key in kwargs:
         if key not in known:
             raise unknown_name(f"setting of jax:{name}", key, known)
-    return DmEnvironment(cls(**kwargs), seed)
+    return DmEnvironment(with_reset_pool(cls(**kwargs), pool), seed)

@@ -26,7 +26,14 @@ class JaxEnvironment(abc.ABC):
     its own episode, by termination (discount 0) or truncation (discount 1).
 
     A frozen dataclass is the shortest way to write one. Equal ones are compiled once.
+
+    Attributes:
+        reset_pool: how many resets the training on the device computes for each round, from which those that it needs
+            are drawn, where a reset is dear (physics); None computes each that is needed. A field of that name lets its
+            user choose. See docs/on_device.md.
     """
+
+    reset_pool: int | None = None
 
     @abc.abstractmethod
     def observation_spec(self) -> Nest:

@@ -16,6 +16,7 @@ from agentkit import specs
 from agentkit.envs.jax.base import JaxEnvironment
 from agentkit.envs.jax.dm_environment import DmEnvironment
 from agentkit.envs.jax.foreign import Settings, cast, check_known, check_settings, dtypes_after_a_step
+from agentkit.envs.jax.pooled import with_reset_pool
 from agentkit.envs.jax.time_steps import first_step, next_step
 from agentkit.errors import ConfigError, SpecError, missing_extra
 from agentkit.types import Array, Nest
@@ -32,16 +33,18 @@ def make(name: str, seed: int = 0, **settings: Any) -> dm_env.Environment:
     Args:
         name: as gymnax has it, such as ``CartPole-v1`` or ``Breakout-MinAtar``.
         seed: of the episodes.
-        **settings: of its class (``use_minimal_action_set=False``) or of its parameters (``max_steps_in_episode=200``).
+        **settings: of its class (``use_minimal_action_set=False``) or of its parameters (``max_steps_in_episode=200``);
+            and ``reset_pool``, see `base.JaxEnvironment`.
 
     Raises:
         UnknownNameError: there is no such environment, or no such setting; proposes the nearest one.
         ConfigError: gymnax is older than 1.0.
         SpecError: its observations or actions are none that agents take.
     """
+    pool = settings.pop("reset_pool", None)
     environment = Gymnax(name, tuple(sorted(settings.items())))
     environment.observation_spec(), environment.action_spec()
-    return DmEnvironment(environment, seed)
+    return DmEnvironment(with_reset_pool(environment, pool), seed)
 
 
 @final

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import dm_env
@@ -13,6 +14,7 @@ from agentkit import specs
 from agentkit.actors.compiled import act_in_each
 from agentkit.actors.policy import Policy, first_state
 from agentkit.envs.jax.base import JaxEnvironment
+from agentkit.experiment.on_device.members import ALONE, Members
 from agentkit.types import FIRST, LAST, Array, Nest, Params, Step
 
 
@@ -38,6 +40,10 @@ class Acting(NamedTuple):
     lengths: Array
     num_steps: Array
     num_episodes: Array
+
+
+Reset = Callable[[Array], tuple[Any, dm_env.TimeStep]]
+"""``keys [N, 2] -> (states, time steps)`` of N environments that begin an episode, leaves ``[N, ...]``."""
 
 
 class Episodes(NamedTuple):
@@ -70,8 +76,37 @@ def start(environment: JaxEnvironment, policy: Policy, num_envs: int, key: Array
     return Acting(key, state, timestep, policy_state, nothing.astype(jnp.float32), nothing, jnp.int32(0), jnp.int32(0))
 
 
+def fill_pool(environment: JaxEnvironment, acting: Acting) -> tuple[Acting, Reset]:
+    """Returns the state with another key, and what resets environments until the next call: anew, or out of a pool.
+
+    A pool is made anew here, and environments begin with what their keys draw from it; without one, the state is as it
+    was.
+
+    Args:
+        environment: each of N, which says how large its pool is.
+        acting: the state before.
+    """
+    size = environment.reset_pool
+    if size is None:
+        return acting, jax.vmap(environment.reset)
+    key, pool_key = jax.random.split(acting.key)
+    pool = jax.vmap(environment.reset)(jax.random.split(pool_key, size))
+
+    def reset(keys: Array) -> tuple[Any, dm_env.TimeStep]:
+        places = jax.vmap(lambda key: jax.random.randint(key, (), 0, size))(keys)
+        drawn: tuple[Any, dm_env.TimeStep] = jax.tree.map(lambda leaf: leaf[places], pool)
+        return drawn
+
+    return acting._replace(key=key), reset
+
+
 def take_step(
-    environment: JaxEnvironment, policy: Policy, params: Params, acting: Acting
+    environment: JaxEnvironment,
+    policy: Policy,
+    params: Params,
+    acting: Acting,
+    reset: Reset,
+    members: Members = ALONE,
 ) -> tuple[Acting, Step, Episodes]:
     """Takes a step in each of N environments, or resets those whose episode has ended.
 
@@ -80,6 +115,8 @@ def take_step(
         policy: of a single environment.
         params: that it acts with.
         acting: the state before.
+        reset: see `fill_pool`.
+        members: of the program.
 
     Returns:
         The state after, the rows ``[N, ...]``, whose outcome is 0 where there was a reset, and the sums over the
@@ -92,7 +129,7 @@ def take_step(
     )
     was_last = before.step_type == LAST  # [N]: these are reset, and their actions count for nothing.
     clipped = _clip(action, environment.action_spec())
-    state, timestep = _move(environment, acting.environment, clipped, was_last, step_key)
+    state, timestep = _move(environment, acting.environment, clipped, was_last, step_key, reset, members)
     moved = ~was_last
     outcome = (action, timestep.reward, timestep.discount, extras)
     action, reward, discount, extras = jax.tree.map(lambda leaf: where(moved, leaf, jnp.zeros_like(leaf)), outcome)
@@ -129,19 +166,26 @@ def all_finite(nest: Nest) -> Array:
 
 
 def _move(
-    environment: JaxEnvironment, state: Nest, action: Nest, was_last: Array, key: Array
+    environment: JaxEnvironment,
+    state: Nest,
+    action: Nest,
+    was_last: Array,
+    key: Array,
+    reset: Reset,
+    members: Members,
 ) -> tuple[Nest, dm_env.TimeStep]:
     """Steps each environment, or resets it where its episode has ended; only one of the two uses its key."""
     keys = jax.random.split(key, was_last.shape[0])
     stepped = jax.vmap(environment.step)(state, action, keys)
 
-    def reset() -> tuple[Any, dm_env.TimeStep]:
-        begun = jax.vmap(environment.reset)(keys)
-        found: tuple[Any, dm_env.TimeStep] = jax.tree.map(lambda new, old: where(was_last, new, old), begun, stepped)
+    def begin() -> tuple[Any, dm_env.TimeStep]:
+        found: tuple[Any, dm_env.TimeStep] = jax.tree.map(
+            lambda new, old: where(was_last, new, old), reset(keys), stepped
+        )
         return found
 
     # At most steps no episode has ended: a seventh of PPO's time on CartPole, with 64 environments.
-    moved: tuple[Any, dm_env.TimeStep] = jax.lax.cond(jnp.any(was_last), reset, lambda: stepped)
+    moved: tuple[Any, dm_env.TimeStep] = jax.lax.cond(members.any(jnp.any(was_last)), begin, lambda: stepped)
     return moved
 
 

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 
 from agentkit import checkpoint
+from agentkit.agents.common.experience import Segments, Sequences, Transitions
+from agentkit.envs.jax.base import JaxEnvironment
 from agentkit.experiment.checks import short_runs
 from agentkit.experiment.checks.agent_fits import check_fit
 from agentkit.experiment.checks.step_watch import StepWatch, environment_name
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.evaluation.training_films import check_films, open_evaluations
 from agentkit.experiment.on_device.checks import check_memory, find_environment, needed_experience
+from agentkit.experiment.on_device.chunks import Chunks, OneRun
 from agentkit.experiment.on_device.loop import DeviceLoop
+from agentkit.experiment.on_device.members import ALONE, Members
 from agentkit.experiment.on_device.work import ActAndLearnOnDevice
+from agentkit.experiment.policies.agent_parts import AgentParts
 from agentkit.experiment.policies.loading import Policies
 from agentkit.experiment.runs.logs import RunLogs, learner_row
 from agentkit.experiment.runs.resume_checks import begin
@@ -24,8 +30,74 @@ from agentkit.experiment.training.hooks import Hooks
 from agentkit.experiment.training.initial_state import InitialState, find_initial_state
 from agentkit.experiment.training.training_loop import Training
 from agentkit.learning import Learner, LearnerCallbacks
-from agentkit.specs import make_environment_spec
+from agentkit.specs import EnvironmentSpec, make_environment_spec
 from agentkit.variables import VariableClient, VariableStore
+
+
+class Run(NamedTuple):
+    """Holds what a run is built of.
+
+    Attributes:
+        experiment: with `on_device`, whose settings `checks.check_settings` has seen.
+        stack: closes what there is to close.
+        found: the checkpoint; None for a new run.
+        hooks: the callbacks.
+        resume: whether the run folder may have a run in it.
+    """
+
+    experiment: ExperimentConfig
+    stack: contextlib.ExitStack
+    found: checkpoint.Checkpoint | None
+    hooks: Hooks
+    resume: bool
+
+
+class DeviceParts(NamedTuple):
+    """Holds the parts of a compiled loop.
+
+    Attributes:
+        environment: in JAX.
+        spec: its spec.
+        agent: the agent's parts for it.
+        experience: the agent's, see `checks.needed_experience`.
+        num_envs: environments that step together.
+    """
+
+    environment: JaxEnvironment
+    spec: EnvironmentSpec
+    agent: AgentParts
+    experience: Segments | Transitions | Sequences
+    num_envs: int
+
+    def make_loop(self, members: Members = ALONE) -> DeviceLoop:
+        """Returns the loop of one run, or of each member of a population."""
+        policy = self.agent.pure_policy
+        assert policy is not None, "check_settings has refused others"
+        return DeviceLoop(self.environment, policy, self.agent.update, self.experience, self.num_envs, members)
+
+
+def find_parts(experiment: ExperimentConfig, already: int = 0) -> DeviceParts:
+    """Makes the parts of a run's compiled loop, and refuses what does not fit together.
+
+    Args:
+        experiment: see `Run`.
+        already: steps of the checkpoint that it goes on from.
+    """
+    environment = find_environment(experiment)
+    spec = make_environment_spec(environment)
+    experience = needed_experience(experiment, already)
+    return DeviceParts(environment, spec, check_fit(experiment, spec), experience, experiment.num_envs or 1)
+
+
+def keys_of(seed: int) -> tuple[jax.Array, jax.Array]:
+    """Returns the keys of a run's learner, and of its environments and policy."""
+    learner_key, acting_key = jax.random.split(jax.random.PRNGKey(seed))
+    return learner_key, acting_key
+
+
+def open_watch(experiment: ExperimentConfig) -> StepWatch:
+    """Returns what ends evaluations in which the environment hangs; a context manager."""
+    return StepWatch(environment_name(experiment), experiment.step_timeout, beside=True)
 
 
 def build(
@@ -36,33 +108,45 @@ def build(
     *,
     resume: bool,
 ) -> Training:
-    """Makes every part of a run on the device and takes a checkpoint back; the stack closes what there is to close.
+    """Makes every part of a run on the device and takes a checkpoint back; see `Run`."""
+    watch = stack.enter_context(open_watch(experiment))
+    parts = find_parts(experiment, 0 if found is None else found.step)
+    loop = parts.make_loop()
+    acting_key = keys_of(experiment.seed)[1]
+    memory = check_memory(jax.eval_shape(loop.first_state, acting_key))
+    run = Run(experiment, stack, found, hooks, resume)
+    return build_run(run, parts, lambda: OneRun(loop, acting_key), watch, memory)
+
+
+def build_run(
+    run: Run,
+    device: DeviceParts,
+    make_chunks: Callable[[], Chunks],
+    watch: StepWatch,
+    memory: str | None,
+    networks: Any = None,
+) -> Training:
+    """Makes all of a run but its compiled loop, and takes its checkpoint back.
 
     Args:
-        experiment: with `on_device`, whose settings `checks.check_settings` has seen.
-        stack: see above.
-        found: the checkpoint; None for a new run.
-        hooks: the callbacks.
-        resume: whether the run folder may have a run in it.
+        run: see there.
+        device: the parts of its loop.
+        make_chunks: makes what runs its chunks, once all is known to fit.
+        watch: of its evaluations.
+        memory: a sentence on what its replay takes; None for no replay.
+        networks: for its evaluations, where its settings are not those of `device`; None for that agent's.
     """
-    watch = stack.enter_context(StepWatch(environment_name(experiment), experiment.step_timeout, beside=True))
-    environment = find_environment(experiment)
-    spec = make_environment_spec(environment)
-    parts = check_fit(experiment, spec)
+    experiment, stack, found, hooks, resume = run
+    agent = device.agent
+    networks = agent.networks if networks is None else networks
     check_films(experiment)
-    policy = parts.pure_policy
-    assert policy is not None, "check_settings has refused others"
-    experience = needed_experience(experiment, already=0 if found is None else found.step)
-    loop = DeviceLoop(environment, policy, parts.update, experience, experiment.num_envs or 1)
-    memory = check_memory(loop)
-    initial = InitialState(experiment) if found is not None else find_initial_state(experiment, parts)
+    initial = InitialState(experiment) if found is not None else find_initial_state(experiment, agent)
     experiment = initial.experiment
     lacking = begin(experiment)
     logs = RunLogs(experiment, stack, resume_step=(0 if found is None else found.step) if resume else None)
     about = f"Device: {describe_devices(None)}, with the environments; the first chunk is compiled, for a while."
     for message in filter(None, (about, memory, lacking, initial.message, *short_runs.warnings_of(experiment))):
         logs.message(message)
-    learner_key, acting_key = jax.random.split(jax.random.PRNGKey(experiment.seed))
     store = VariableStore()
     callbacks = LearnerCallbacks(
         publisher=store,
@@ -70,12 +154,13 @@ def build(
         log_seconds=experiment.log_seconds,
     )
     nothing: Any = iter(())  # The loop brings its own data.
-    learner = Learner(parts.compiled_update, nothing, learner_key, callbacks=callbacks, on_nan=experiment.on_nan)
+    learner_key = keys_of(experiment.seed)[0]
+    learner = Learner(agent.compiled_update, nothing, learner_key, callbacks=callbacks, on_nan=experiment.on_nan)
     if initial.training is not None:
         learner.begin_with(initial.training)
-    work = ActAndLearnOnDevice(experiment, loop, learner, acting_key, logs)
-    evaluator, films = open_evaluations(experiment, parts.networks, store, watch, hooks.evaluation_observers(), stack)
-    policies = Policies(experiment, spec, parts.networks, store)
+    work = ActAndLearnOnDevice(experiment, make_chunks(), learner, logs)
+    evaluator, films = open_evaluations(experiment, networks, store, watch, hooks.evaluation_observers(), stack)
+    policies = Policies(experiment, device.spec, networks, store)
     training = Training(experiment, work, learner, evaluator, logs, hooks, policies, work.contents, films=films)
     hooks.watch(lambda: work.num_steps, lambda: learner.num_updates_done, lambda: VariableClient(store).params)
     if found is not None:

@@ -10,15 +10,15 @@ from typing import Any
 
 import jax
 
-from agentkit.agents.common.experience import ReplayConfig, Segments, Transitions
+from agentkit.agents.common.experience import Segments, Sequences, Transitions
 from agentkit.callbacks.base import has
 from agentkit.envs import given
 from agentkit.envs.jax.base import JaxEnvironment
 from agentkit.errors import ConfigError
 from agentkit.experiment.config.experiment_config import ExperimentConfig
-from agentkit.experiment.on_device.loop import DeviceLoop
+from agentkit.experiment.on_device.loop import State, store_size
+from agentkit.experiment.on_device.replay.replay_rounds import MOST_PARTS, find_rate
 from agentkit.experiment.on_device.segments import divide_each_other
-from agentkit.experiment.on_device.transitions import MOST_PARTS, find_rate
 from agentkit.specs import make_environment_spec
 
 _MOST_STEPS = 2**31
@@ -91,7 +91,7 @@ def find_environment(experiment: ExperimentConfig) -> JaxEnvironment:
     return found
 
 
-def needed_experience(experiment: ExperimentConfig, already: int = 0) -> Segments | Transitions:
+def needed_experience(experiment: ExperimentConfig, already: int = 0) -> Segments | Transitions | Sequences:
     """Returns the agent's experience, with no more room for items than a run can fill.
 
     Args:
@@ -103,35 +103,42 @@ def needed_experience(experiment: ExperimentConfig, already: int = 0) -> Segment
         return experience  # A sum tree has the shape of its capacity, which a longer run would change.
     config = experience.config
     steps = max(experiment.num_steps, already) + (experiment.num_envs or 1)
-    most = _most_items(config, steps)
+    most = _most_items(experience, steps)
     return dataclasses.replace(
         experience, config=dataclasses.replace(config, replay_size=min(config.replay_size, most))
     )
 
 
-def check_memory(loop: DeviceLoop) -> str | None:
+def check_memory(shapes: State, num_runs: int = 1) -> str | None:
     """Returns a sentence on what the replay takes of the device's memory; None where there is no replay.
+
+    Args:
+        shapes: of the loop's state, of all runs.
+        num_runs: that train side by side.
 
     Raises:
         ConfigError: there is less.
     """
-    needed, num_items = loop.replay_nbytes()
+    needed, num_items = store_size(shapes)
     if not num_items:
         return None
+    num_items *= num_runs
     stats = jax.local_devices()[0].memory_stats()
     there = stats["bytes_limit"] if stats else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     about = f"{num_items:,} items of {needed // num_items:,} bytes, {needed / 1e9:,.2f} GB"
     if needed > there:
         raise ConfigError(
             f"The replay on the device will hold {about}; the device has {there / 1e9:,.2f} GB of memory. Lower "
-            "replay_size, or store smaller observations."
+            f"replay_size, or {'train fewer seeds together' if num_runs > 1 else 'store smaller observations'}."
         )
     return f"The replay on the device has room for {about} of {there / 1e9:,.2f}; a checkpoint has those that are in."
 
 
-def _most_items(config: ReplayConfig, num_steps: int) -> int:
-    """Returns how many transitions so many steps give at most: short episodes give twice as many as steps."""
-    return num_steps if config.n_step == 1 else 2 * num_steps
+def _most_items(experience: Transitions | Sequences, num_steps: int) -> int:
+    """Returns how many items so many steps give at most: short episodes give twice as many transitions, or rows."""
+    if isinstance(experience, Sequences):
+        return -(-2 * num_steps // experience.config.sequence_period)
+    return num_steps if experience.config.n_step == 1 else 2 * num_steps
 
 
 def _check_experience(experiment: ExperimentConfig) -> None:
@@ -139,18 +146,18 @@ def _check_experience(experiment: ExperimentConfig) -> None:
         if getattr(experiment.agent, box) is not None:
             raise _refused(f"an agent's own {box}", "the loop calls nothing of Python's. Give a policy and an update")
     experience: Any = experiment.agent.experience
-    if not isinstance(experience, Segments | Transitions):
+    if not isinstance(experience, Segments | Transitions | Sequences):
         raise _refused(
             "the agent",
-            f"it keeps experience as {type(experience).__name__}. Agents that learn from segments or transitions run "
-            "there, such as ppo, dqn and sac",
+            f"it keeps experience as {type(experience).__name__}. Agents that learn from segments, transitions or "
+            "sequences run there, such as ppo, dqn and r2d2",
         )
     if experience.reach is not None:
         raise _refused("views (--view)", "no rows from before an item's are kept there. Leave them out")
     if isinstance(experience, Segments):
         _check_segments(experience, experiment.num_envs or 1)
     else:
-        _check_transitions(experience.config, experiment)
+        _check_replay(experience, experiment)
 
 
 def _check_segments(experience: Segments, num_envs: int) -> None:
@@ -163,21 +170,23 @@ def _check_segments(experience: Segments, num_envs: int) -> None:
         )
 
 
-def _check_transitions(config: ReplayConfig, experiment: ExperimentConfig) -> None:
-    num_envs, n = experiment.num_envs or 1, config.n_step
-    if config.replay_size < num_envs * (n + 1):
+def _check_replay(experience: Transitions | Sequences, experiment: ExperimentConfig) -> None:
+    num_envs, config = experiment.num_envs or 1, experience.config
+    at_once = num_envs * (2 if isinstance(experience, Sequences) else config.n_step + 1)
+    if config.replay_size < at_once:
         raise _refused(
             f"replay_size={config.replay_size} with num_envs={num_envs}",
-            f"one step may write {num_envs * (n + 1)} items. Raise replay_size",
+            f"one step may write {at_once} items. Raise replay_size",
         )
-    rate = find_rate(config)
-    if abs(rate / fractions.Fraction(config.updates_per_step) - 1) > 1e-9:
+    rate = find_rate(experience)
+    per_step = rate / (experience.config.sequence_period if isinstance(experience, Sequences) else 1)
+    if abs(per_step / fractions.Fraction(config.updates_per_step) - 1) > 1e-9:
         raise _refused(
             f"updates_per_step={config.updates_per_step}",
             "updates are counted in whole numbers. Take a fraction whose denominator is at most "
-            f"{MOST_PARTS:,}, such as {max(rate, fractions.Fraction(1, MOST_PARTS))}",
+            f"{MOST_PARTS:,}, such as {max(per_step, fractions.Fraction(1, MOST_PARTS))}",
         )
-    most = _most_items(config, experiment.num_steps)
+    most = _most_items(experience, experiment.num_steps)
     parts = rate.numerator * rate.denominator * config.updates_per_call
     if max(fractions.Fraction(1), rate) * most >= _MOST_STEPS or parts >= _MOST_STEPS:
         raise _refused(

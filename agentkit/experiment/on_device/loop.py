@@ -10,12 +10,14 @@ import jax
 import jax.numpy as jnp
 
 from agentkit.actors.policy import Policy
-from agentkit.agents.common.experience import Segments, Transitions
+from agentkit.agents.common.experience import Segments, Sequences, Transitions
 from agentkit.envs.jax.base import JaxEnvironment
 from agentkit.experiment.on_device.acting import Acting, Episodes, start
+from agentkit.experiment.on_device.members import ALONE, Members
+from agentkit.experiment.on_device.replay.replay_rounds import ReplayRounds, Store
+from agentkit.experiment.on_device.replay.sum_tree import NOWHERE
 from agentkit.experiment.on_device.rounds import Rounds
 from agentkit.experiment.on_device.segments import SegmentRounds
-from agentkit.experiment.on_device.transitions import Store, TransitionRounds
 from agentkit.learning import Update
 from agentkit.types import Array, Nest
 
@@ -84,25 +86,19 @@ class DeviceLoop:
         environment: JaxEnvironment,
         policy: Policy,
         update: Update,
-        experience: Segments | Transitions,
+        experience: Segments | Transitions | Sequences,
         num_envs: int,
+        members: Members = ALONE,
     ):
         """Compiles nothing yet; `checks.check_settings` says what must hold."""
-        settings: Any = (environment, policy, update, experience, num_envs)
+        settings: Any = (environment, policy, update, experience, num_envs, members)
         rounds: Rounds
-        rounds = SegmentRounds(*settings) if isinstance(experience, Segments) else TransitionRounds(*settings)
-        self._rounds, self.rows = rounds, rounds.rows
-
-        def first_state(key: Array) -> State:
-            acting_key, store_key = jax.random.split(key)
-            acting = start(environment, policy, num_envs, acting_key)
-            store = rounds.first_store(acting, store_key)
-            metrics = jax.eval_shape(lambda: rounds.first_metrics(update.init(key), acting, store))
-            return State(acting, store, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), metrics))
-
+        rounds = SegmentRounds(*settings) if isinstance(experience, Segments) else ReplayRounds(*settings)
+        self._rounds, self.rows, self._members = rounds, rounds.rows, members
+        self._environment, self._policy, self._update, self._num_envs = environment, policy, update, num_envs
         # Compiled, so that no two of its arrays are one buffer, which could not be donated twice.
-        self._start = jax.jit(first_state)
-        self._run = jax.jit(self._run_rounds, donate_argnums=(0, 1))
+        self._start = jax.jit(self.first_state)
+        self._run = jax.jit(self.run_rounds, donate_argnums=(0, 1))
 
     def start(self, key: Array) -> State:
         """Returns the state at the start of a run.
@@ -112,12 +108,6 @@ class DeviceLoop:
         """
         found: State = self._start(key)
         return found
-
-    def replay_nbytes(self) -> tuple[int, int]:
-        """Returns the bytes that the store takes, and how many items it has room for; nothing is computed."""
-        store = jax.eval_shape(self._start, jax.random.PRNGKey(0)).store
-        nbytes = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(store))
-        return nbytes, store.ring.capacity if isinstance(store, Store) else 0
 
     def run(self, training: Nest, state: State, tally: Any, target: int, num_rounds: int) -> Chunk:
         """Runs rounds until `target` steps are reached, or `num_rounds` of them; the state is donated.
@@ -136,20 +126,46 @@ class DeviceLoop:
         found: Chunk = self._run(training, state, tally, jnp.int32(target), jnp.int32(num_rounds))
         return found
 
-    def _run_rounds(self, training: Nest, state: State, tally: Array, target: Array, num_rounds: Array) -> Chunk:
+    def first_training(self, key: Array) -> Nest:
+        """Returns the training state that the update begins with; to be compiled."""
+        return self._update.init(key)
+
+    def first_state(self, key: Array) -> State:
+        """Returns what `start` does; to be compiled."""
+        acting_key, store_key = jax.random.split(key)
+        acting = start(self._environment, self._policy, self._num_envs, acting_key)
+        store = self._rounds.first_store(acting, store_key)
+        metrics = jax.eval_shape(lambda: self._rounds.first_metrics(self._update.init(key), acting, store))
+        return State(acting, store, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), metrics))
+
+    def run_rounds(self, training: Nest, state: State, tally: Array, target: Array, num_rounds: Array) -> Chunk:
+        """Returns what `run` does; to be compiled."""
+
         def goes_on(chunk: Chunk) -> Array:
             return (chunk.num_rounds < num_rounds) & (chunk.state.acting.num_steps < target)
 
         def go_on(chunk: Chunk) -> Chunk:
-            now = chunk.state
+            now, goes = chunk.state, goes_on(chunk)
             found = self._rounds.run(chunk.training, now.acting, now.store, chunk.tally, now.metrics, target)
-            acting, number = found.acting, chunk.num_rounds
+            acting, number = found.acting, jnp.where(goes, chunk.num_rounds, NOWHERE)
             row = Report(acting.num_steps, acting.num_episodes, found.episodes, found.is_finite)
-            report = jax.tree.map(lambda rows, x: rows.at[number].set(x), chunk.report, row)
-            return Chunk(found.training, State(acting, found.store, found.metrics), found.tally, report, number + 1)
+            report = jax.tree.map(lambda rows, x: rows.at[number].set(x, mode="drop"), chunk.report, row)
+            new = found.training, acting, found.metrics, found.tally, chunk.num_rounds + 1
+            # A member that has reached its target waits for the others; it has put nothing into its store.
+            old = chunk.training, now.acting, now.metrics, chunk.tally, chunk.num_rounds
+            training, acting, metrics, tally, count = self._members.choose(goes, new, old)
+            return Chunk(training, State(acting, found.store, metrics), tally, report, count)
 
         counts, sums = jnp.zeros(MOST_ROUNDS, jnp.int32), jnp.zeros(MOST_ROUNDS, jnp.float32)
         report = Report(counts, counts, Episodes(counts, sums, counts), jnp.zeros(MOST_ROUNDS, bool))
         first = Chunk(training, state, jnp.asarray(tally), report, jnp.int32(0))
-        last: Chunk = jax.lax.while_loop(goes_on, go_on, first)
+        last: Chunk = jax.lax.while_loop(lambda chunk: self._members.any(goes_on(chunk)), go_on, first)
         return last
+
+
+def store_size(state: State) -> tuple[int, int]:
+    """Returns the bytes that a state's experience takes, and how many items it has room for; of arrays or shapes."""
+    if not isinstance(state.store, Store):
+        return 0, 0
+    nbytes = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(state.store))
+    return nbytes, state.store.ring.capacity

@@ -16,7 +16,8 @@ import jax.numpy as jnp
 from agentkit.actors.policy import Policy
 from agentkit.agents.common.experience import Segments
 from agentkit.envs.jax.base import JaxEnvironment
-from agentkit.experiment.on_device.acting import Acting, Episodes, all_finite, take_step
+from agentkit.experiment.on_device.acting import Acting, Episodes, Reset, all_finite, fill_pool, take_step
+from agentkit.experiment.on_device.members import ALONE, Members
 from agentkit.experiment.on_device.rounds import Round
 from agentkit.learning import Update
 from agentkit.learning.compiled import counted_update
@@ -36,9 +37,16 @@ class SegmentRounds:
     """
 
     def __init__(
-        self, environment: JaxEnvironment, policy: Policy, update: Update, experience: Segments, num_envs: int
+        self,
+        environment: JaxEnvironment,
+        policy: Policy,
+        update: Update,
+        experience: Segments,
+        num_envs: int,
+        members: Members = ALONE,
     ):
         """Computes nothing yet; `num_envs` and the batch size of `experience` must divide each other."""
+        self._members = members
         self._environment, self._policy, self._update = environment, policy, update
         self._length, self._batch_size = experience.segment_length, experience.batch_plan.batch_size
         self._times = max(self._batch_size // num_envs, 1)  # Segments of each environment in a round.
@@ -60,9 +68,12 @@ class SegmentRounds:
         """Runs a round; see `rounds.Rounds`."""
         del metrics, target
         params = self._update.variables(training)["policy"]
+        acting, reset = fill_pool(self._environment, acting)
 
         def fill(acting: Acting, _: None) -> tuple[Acting, tuple[Step, Episodes]]:
-            acting, segments, episodes = collect(self._environment, self._policy, params, acting, self._length)
+            acting, segments, episodes = collect(
+                self._environment, self._policy, params, acting, self._length, reset, self._members
+            )
             return acting, (segments, episodes)
 
         def learn(carry: tuple[Nest, Array], segments: Step) -> tuple[tuple[Nest, Array], Mapping[str, Array]]:
@@ -82,7 +93,13 @@ class SegmentRounds:
 
 
 def collect(
-    environment: JaxEnvironment, policy: Policy, params: Params, acting: Acting, length: int
+    environment: JaxEnvironment,
+    policy: Policy,
+    params: Params,
+    acting: Acting,
+    length: int,
+    reset: Reset,
+    members: Members = ALONE,
 ) -> tuple[Acting, Step, Episodes]:
     """Takes `length` steps in each of N environments; to be compiled.
 
@@ -92,13 +109,15 @@ def collect(
         params: that it acts with.
         acting: the state before.
         length: rows of a segment, T.
+        reset: see `acting.fill_pool`.
+        members: of the program.
 
     Returns:
         The state after, the segments ``[N, T + 1, ...]``, and the sums over the ended episodes.
     """
 
     def step(acting: Acting, _: None) -> tuple[Acting, tuple[Step, Episodes]]:
-        acting, row, episodes = take_step(environment, policy, params, acting)
+        acting, row, episodes = take_step(environment, policy, params, acting, reset, members)
         return acting, (row, episodes)
 
     acting, (rows, episodes) = jax.lax.scan(step, acting, None, length=length)

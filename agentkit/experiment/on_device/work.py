@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
@@ -14,8 +13,9 @@ import numpy as np
 from agentkit.errors import CheckpointError, tell_not_finite
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.config.experiment_config import ExperimentConfig
-from agentkit.experiment.on_device.loop import MOST_ROUNDS, DeviceLoop, Report, State
-from agentkit.experiment.on_device.transitions import Store
+from agentkit.experiment.on_device.chunks import Chunks
+from agentkit.experiment.on_device.loop import Report, State
+from agentkit.experiment.on_device.replay.replay_rounds import Store
 from agentkit.experiment.runs.logs import RunLogs
 from agentkit.experiment.training.training_loop import next_multiple
 from agentkit.files import open_new, read_npz
@@ -23,33 +23,29 @@ from agentkit.learning import Learner
 from agentkit.types import TableInfo
 
 _FILE = "arrays.npz"
-CHUNK_SECONDS = 0.25
-"""How long a chunk may take: so late may Ctrl-C and the progress line be."""
 
 
 @final
 class ActAndLearnOnDevice:
     """Runs chunks that end where something is due: an evaluation, a checkpoint, a film, the end (decision 103).
 
-    A round that is whole is beyond that by less than `DeviceLoop.rows` steps. Chunks are as long as takes
-    `CHUNK_SECONDS`; results do not depend on their lengths.
+    A round that is whole is beyond that by less than `DeviceLoop.rows` steps. Results do not depend on chunks' lengths.
+
+    Attributes:
+        learner: holds the training state.
     """
 
-    def __init__(self, experiment: ExperimentConfig, loop: DeviceLoop, learner: Learner, key: jax.Array, logs: RunLogs):
-        """Makes the first states; runs nothing yet.
+    def __init__(self, experiment: ExperimentConfig, chunks: Chunks, learner: Learner, logs: RunLogs):
+        """Runs nothing yet.
 
         Args:
             experiment: says what is due when.
-            loop: to run.
+            chunks: runs them.
             learner: holds the training state.
-            key: PRNG key ``uint32[2]``, of environments and policy.
             logs: of the run.
         """
-        self._experiment, self._loop, self._learner, self._logs = experiment, loop, learner, logs
-        self._state = loop.start(key)
+        self._experiment, self._chunks, self.learner, self._logs = experiment, chunks, learner, logs
         self._num_steps = self._num_episodes = 0
-        self._num_rounds = 1
-        self._has_compiled = False
         self._was_finite = True
 
     @property
@@ -68,23 +64,14 @@ class ActAndLearnOnDevice:
         Raises:
             NonFiniteError: a reward, an observation or the training state is NaN or infinite.
         """
-        begun = time.monotonic()
-        learner = self._learner
-        chunk = self._loop.run(learner.state, self._state, learner.tally, self._target(), self._num_rounds)
-        num_rounds = int(chunk.num_rounds)  # Waits for the device.
-        seconds = time.monotonic() - begun
-        self._state = chunk.state
-        report: Report = jax.tree.map(lambda x: np.asarray(x)[:num_rounds], chunk.report)
+        ran = self._chunks.next(self.learner, self.target())
+        report = ran.report
         self._num_steps, self._num_episodes = int(report.num_steps[-1]), int(report.num_episodes[-1])
         self._write_episodes(report)
         self._look_at(report)
-        learner.take(chunk.training, chunk.state.metrics, chunk.tally)
-        if self._has_compiled:
-            fits = int(CHUNK_SECONDS * num_rounds / max(seconds, 1e-9))
-            self._num_rounds = min(max(fits, 1), 2 * self._num_rounds, MOST_ROUNDS)
-        self._has_compiled = True
+        self.learner.take(ran.training, ran.metrics, ran.tally)
 
-    def _target(self) -> int:
+    def target(self) -> int:
         """Returns the next step at which something is due."""
         experiment, steps = self._experiment, self._num_steps
         periods = (evaluation_plan(experiment).period, experiment.checkpoint_period, experiment.video_period)
@@ -117,15 +104,16 @@ class ActAndLearnOnDevice:
     def table(self) -> TableInfo:
         """Returns the counters of the ring; or of a queue of segments, which are all taken when a round ends."""
         plan = self._experiment.agent.batch_plan
-        taken = self._learner.num_updates_done * plan.batch_size
-        ring = _ring_of(self._state)
-        if ring is None:
+        taken = self.learner.num_updates_done * plan.batch_size
+        counts = self._chunks.counts()
+        if counts is None:
             return TableInfo(plan.table, 0, plan.batch_size, taken, taken)
-        return TableInfo(plan.table, int(ring.size), ring.capacity, int(ring.num_inserted), taken)
+        capacity, inserted = counts
+        return TableInfo(plan.table, min(inserted, capacity), capacity, inserted, taken)
 
     def save(self) -> dict[str, Any]:
         """Returns the state of environments, policy and counts, by number: a user's environment may have any pytree."""
-        leaves = jax.tree.leaves(jax.device_get(_without_items(self._state)))
+        leaves = jax.tree.leaves(jax.device_get(_without_items(self._chunks.state)))
         return {"acting": {str(i): np.array(leaf) for i, leaf in enumerate(leaves)}}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -134,31 +122,27 @@ class ActAndLearnOnDevice:
         Raises:
             CheckpointError: it is not of this environment, agent and `num_envs`.
         """
-        leaves, structure = jax.tree.flatten(_without_items(self._state))
+        now = self._chunks.state
+        leaves, structure = jax.tree.flatten(_without_items(now))
         saved = state["acting"]
         found = [saved.get(str(i)) for i in range(len(saved))]
         _check_form(leaves, found)
         restored: State = jax.tree.unflatten(structure, [jnp.array(leaf) for leaf in found])
-        ring = _ring_of(self._state)
-        if ring is not None:
-            whole = _ring_of(restored)._replace(items=ring.items, marks=ring.marks)
-            restored = restored._replace(store=restored.store._replace(ring=whole))
-        self._state = restored
+        if isinstance(now.store, Store):
+            restored = restored._replace(store=restored.store.with_items(now.store.items()))
+        self._chunks.state = restored
         self._num_steps, self._num_episodes = int(restored.acting.num_steps), int(restored.acting.num_episodes)
 
     @property
     def contents(self) -> dict[str, Callable[[pathlib.Path], None]]:
         """Returns what writes a checkpoint's folders: the replay's, where there is one."""
-        return {} if _ring_of(self._state) is None else {"replay": self._save_replay}
+        return {} if self._chunks.counts() is None else {"replay": self._save_replay}
 
     def _save_replay(self, folder: pathlib.Path) -> None:
-        ring = _ring_of(self._state)
-        assert ring is not None, "contents has asked"
-        size = int(ring.size)
-        leaves = jax.tree.leaves(jax.device_get(ring._replace(num_inserted=())))
+        store = self._chunks.state.store
+        leaves = jax.tree.leaves(jax.device_get(store.items()))
         with open_new(folder / _FILE) as file:
-            cut = {str(i): x[:size] if x.shape[:1] == (ring.capacity,) else x for i, x in enumerate(leaves)}
-            np.savez(file, **cut)
+            np.savez(file, **{str(i): x[:n] for i, (x, n) in enumerate(zip(leaves, store.num_filled(), strict=True))})
 
     def restore_replay(self, folder: pathlib.Path) -> None:
         """Restores the replay that a checkpoint has in a folder; nothing where a run keeps none.
@@ -166,34 +150,26 @@ class ActAndLearnOnDevice:
         Raises:
             CheckpointError: it cannot be read, or its items have another form.
         """
-        ring = _ring_of(self._state)
-        if ring is None:
+        now = self._chunks.state
+        if not isinstance(now.store, Store):
             return
         try:
             saved = read_npz(folder / _FILE)
         except (OSError, ValueError) as error:
             raise CheckpointError(f"No readable replay in {folder}: {error}. Restore another one.") from error
-        leaves, structure = jax.tree.flatten(ring._replace(num_inserted=()))
+        leaves, structure = jax.tree.flatten(now.store.items())
         found = [saved.get(str(i), np.zeros(0)) for i in range(len(saved))]
-        _check_form([leaf[: len(x)] if x.ndim else leaf for leaf, x in zip(leaves, found, strict=False)], found)
-        whole = [
-            jnp.zeros_like(leaf).at[: len(x)].set(x) if x.ndim else jnp.array(x)
-            for leaf, x in zip(leaves, found, strict=True)
-        ]
-        ring = jax.tree.unflatten(structure, whole)._replace(num_inserted=ring.num_inserted)
-        self._state = self._state._replace(store=self._state.store._replace(ring=ring))
-
-
-def _ring_of(state: State) -> Any:
-    return state.store.ring if isinstance(state.store, Store) else None
+        _check_form([leaf[: len(x)] for leaf, x in zip(leaves, found, strict=False)], found)
+        whole = [jnp.zeros_like(leaf).at[: len(x)].set(x) for leaf, x in zip(leaves, found, strict=True)]
+        self._chunks.state = now._replace(store=now.store.with_items(jax.tree.unflatten(structure, whole)))
 
 
 def _without_items(state: State) -> State:
     """Returns the state without what a checkpoint has in its replay's folder."""
-    ring = _ring_of(state)
-    if ring is None:
+    if not isinstance(state.store, Store):
         return state
-    return state._replace(store=state.store._replace(ring=ring._replace(items=(), marks=())))
+    nothing = jax.tree.map(lambda leaf: (), state.store.items())
+    return state._replace(store=state.store.with_items(nothing))
 
 
 def _check_form(expected: Sequence[Any], found: Sequence[Any]) -> None:

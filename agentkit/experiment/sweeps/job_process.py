@@ -35,16 +35,17 @@ def run_job(job: Job) -> Outcome:
         result = run(job.experiment, resume=(job.directory / "config.json").exists())
     except AgentkitError as error:  # It says itself what is wrong, in a line.
         print(f"agentkit: {error}", file=sys.stderr)
-        return Outcome(FAILED, num_steps, _one_line(error))
+        return failure(error, num_steps)
     except KeyboardInterrupt:
         return Outcome(STOPPED, num_steps)
     except BaseException as error:  # SystemExit, too: nothing ends a job unsaid.
         traceback.print_exc()
-        return Outcome(FAILED, num_steps, _one_line(error))
+        return failure(error, num_steps)
     return Outcome(STOPPED if result.interrupted else FINISHED, num_steps)
 
 
-def _one_line(error: BaseException) -> str:
+def failure(error: BaseException, num_steps: int) -> Outcome:
+    """Returns the outcome of a run that an error has ended, with a line on it."""
     text = " ".join(str(error).split())
     named = text if isinstance(error, AgentkitError) else f"{type(error).__name__}: {text}"
-    return named if len(named) <= _MAX_ERROR else f"{named[:_MAX_ERROR]} ..."
+    return Outcome(FAILED, num_steps, named if len(named) <= _MAX_ERROR else f"{named[:_MAX_ERROR]} ...")

@@ -84,6 +84,11 @@ def write_outcome(directory: pathlib.Path, outcome: Outcome) -> None:
     write_json(directory / _OUTCOME_FILE, outcome._asdict())
 
 
+def forget_outcome(directory: pathlib.Path) -> None:
+    """Deletes how a run ended before: it goes on now."""
+    (directory / _OUTCOME_FILE).unlink(missing_ok=True)
+
+
 def read_outcome(directory: pathlib.Path) -> Outcome | None:
     """Returns how the run in a folder ended; None if it has not."""
     try:
@@ -171,7 +176,7 @@ class JobProcesses:
     def start(self, job: Job) -> None:
         """Starts a run, or goes on with it; what it prints goes to ``output.log`` in its folder."""
         job.directory.mkdir(parents=True, exist_ok=True)
-        (job.directory / _OUTCOME_FILE).unlink(missing_ok=True)
+        forget_outcome(job.directory)
         names = ("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
         shares = {} if self._threads is None else dict.fromkeys(names, str(self._threads))
         with open_to_append(job.directory / OUTPUT_FILE) as log:

@@ -35,6 +35,8 @@ class SweepPlan:
         startup_trials: of "tpe", before which Optuna draws at random and nothing is given up.
         prune_after: environment steps of a run before which nothing is given up.
         seed: what is drawn follows from it.
+        on_device: whether all runs train together in one compiled program (`ExperimentConfig.on_device`), and so begin
+            together; of "grid" and "random".
         key: describes all of this as plain values, to compare with what is in the folder.
     """
 
@@ -48,6 +50,7 @@ class SweepPlan:
     startup_trials: CountFromZero = 5
     prune_after: CountFromZero = 0
     seed: Annotated[int, whole("a whole number in [0, 2**31)", lambda value: 0 <= value < 2**31)] = 0
+    on_device: bool = False
     key: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -64,6 +67,11 @@ class SweepPlan:
             if self.method == "grid":
                 _check_points(name, values)
         object.__setattr__(self, "seeds", tuple(check_seeds(self.seeds)))
+        if self.on_device and self.method == "tpe":
+            raise ConfigError(
+                'method "tpe" with on_device (--on-device): trials of one compiled program begin together, and tpe '
+                'learns from earlier ones. Take "grid" or "random".'
+            )
         if self.method != "grid" and self.num_trials is None:
             raise ConfigError(f"trials is missing: how many does the method {self.method!r} try?")
 
@@ -77,6 +85,15 @@ class SweepPlan:
                 f"The grid has {size:,} points; at most {MAX_GRID:,} can be. Take fewer values, or random."
             )
         return size if self.num_trials is None else min(size, self.num_trials)
+
+    def corners(self) -> list[Parameters]:
+        """Returns the first values of all settings, and for each setting the same with another one of its values."""
+        ends = {
+            name: values.values[:2] if isinstance(values, Choice) else (values.low, values.high)
+            for name, values in self.space.items()
+        }
+        first: Parameters = {name: values[0] for name, values in ends.items()}
+        return [first, *({**first, name: values[-1]} for name, values in ends.items())]
 
 
 def _check_points(name: str, values: Choice | Interval) -> None:

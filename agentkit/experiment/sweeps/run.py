@@ -29,6 +29,7 @@ from agentkit.experiment.sweeps.jobs import (
     wait_a_little,
 )
 from agentkit.experiment.sweeps.plan import SweepPlan
+from agentkit.experiment.sweeps.together import JobsTogether, check_together
 from agentkit.experiment.sweeps.trials import (
     BEGUN,
     COMPLETE,
@@ -118,12 +119,18 @@ def run_sweep(
         ConfigError: another sweep is in the folder, or the first trials have all failed.
         MissingExtraError: the method is "tpe" and Optuna is not installed.
     """
+    if plan.on_device:
+        check_together([plan.make_experiment(parameters) for parameters in plan.corners()], jobs)
     folder = SweepFolder(pathlib.Path(directory))
     suggester = make_suggester(plan, folder)
     threads = share_of_threads(jobs)
-    with StopOnSignal() as stop, JobProcesses(threads) as processes, contextlib.ExitStack() as stack:
+    with (
+        StopOnSignal() as stop,
+        JobsTogether(stop) if plan.on_device else JobProcesses(threads) as processes,
+        contextlib.ExitStack() as stack,
+    ):
         sweep = _Sweep(plan, folder, suggester, processes, watcher or Silence(), stack)
-        sweep.run(jobs, lambda: stop.requested)
+        sweep.run(plan.total() * len(plan.seeds) if plan.on_device else jobs, lambda: stop.requested)
         interrupted = stop.requested
     records = folder.records()
     write_results(folder, records)
@@ -170,7 +177,7 @@ class _Sweep:
         plan: SweepPlan,
         folder: SweepFolder,
         suggester: Suggester,
-        processes: JobProcesses,
+        processes: JobProcesses | JobsTogether,
         watcher: Watcher,
         stack: contextlib.ExitStack,
     ):
@@ -202,7 +209,8 @@ class _Sweep:
             if time.monotonic() >= next_show:
                 next_show = time.monotonic() + _REFRESH_SECONDS
                 self._watcher.show(self._folder.records(), sorted(self._active))
-            wait_a_little()
+            if isinstance(self._processes, JobProcesses):
+                wait_a_little()
         self._watcher.show(self._folder.records(), [])
 
     def _start(self, num_jobs: int) -> None:

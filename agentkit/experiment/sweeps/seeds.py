@@ -34,6 +34,7 @@ from agentkit.experiment.sweeps.jobs import (
     share_of_threads,
     wait_a_little,
 )
+from agentkit.experiment.sweeps.together import JobsTogether, check_together
 from agentkit.experiment.training.signals import StopOnSignal
 from agentkit.files import read_json
 from agentkit.loggers.live import Grid, RunsTable
@@ -86,9 +87,10 @@ def run_seeds(
 ) -> list[SeedResult]:
     """Runs an experiment once for each seed, `jobs` at a time, and returns how each ended.
 
-    Each run has a process of its own, which ends with this one, and the folder ``seed<N>`` in
-    `experiment.run_directory`. With ``progress=True`` a table shows them. One that fails does not stop the others; one
-    that a signal kills goes on once. SIGINT (Ctrl-C), SIGTERM or SIGHUP saves and stops all.
+    Each run has a process of its own, which ends with this one; those on the device (`experiment.on_device`) share one
+    compiled program in this process. Each has the folder ``seed<N>`` in `experiment.run_directory`. With
+    ``progress=True`` a table shows them. One that fails does not stop the others; one that a signal kills goes on once.
+    SIGINT (Ctrl-C), SIGTERM or SIGHUP saves and stops all.
 
     Args:
         experiment: what to run; its own `seed` is not used. With no `run_directory`, only the results are kept.
@@ -103,11 +105,12 @@ def run_seeds(
     """
     refuse_several_agents(experiment, "run_seeds")
     seeds = check_seeds(seeds)
-    check_installed(experiment)
-    for seed in seeds:
-        dataclasses.replace(experiment, seed=seed)  # Refuses one that is none, before there is a folder.
+    experiments = [dataclasses.replace(experiment, seed=seed) for seed in seeds]  # Refuses a seed that is none.
     if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
         raise ConfigError(f"jobs must be a whole number of at least 1, found {jobs!r}.")
+    if experiment.on_device:
+        check_together(experiments, jobs)
+    check_installed(experiment)
     if experiment.run_directory is None:
         if resume:
             raise ConfigError("To resume, an experiment needs the run_directory it was saved in.")
@@ -207,10 +210,12 @@ def _run_group(
         for seed in seeds
     }
     waiting = [job for job in jobs.values() if not is_finished(job)]
+    if experiment.on_device:  # All together, so that the program, and so each bit, is the same as before a resume.
+        waiting, num_jobs = list(jobs.values()) if waiting else [], len(jobs)
     with (
         StopOnSignal() as stop,
         RunsTable(quiet=not experiment.progress) as table,
-        JobProcesses(threads) as processes,
+        JobsTogether(stop) if experiment.on_device else JobProcesses(threads) as processes,
     ):
         for line in warnings_of(experiment):
             table.message(line)
@@ -223,7 +228,8 @@ def _run_group(
             for job, outcome in processes.poll():
                 table.message(describe_end(job, outcome))
             view.show(processes.running)
-            wait_a_little()
+            if not experiment.on_device:
+                wait_a_little()
         view.show(processes.running, last=True)
     return [_result(seed, job) for seed, job in jobs.items()]
 

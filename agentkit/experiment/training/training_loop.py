@@ -8,8 +8,8 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import math
 import pathlib
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -158,46 +158,61 @@ class Training:
 
     def iterate(self, stop: StopOnSignal) -> Iterator[LogRow]:
         """Trains as `train` does, and yields the `rows` as they come; saves also where the iterator is closed."""
-        experiment, work, rows = self.experiment, self.work, self.rows
-        if self.evaluation_due:
-            self.evaluate(stop)
-        elif work.num_steps >= experiment.num_steps:
-            self.logs.message(f"Nothing to train: the run is at {self.unit} {work.num_steps:,} already.")
-        next_evaluation = self._next_evaluation(work.num_steps)
-        next_checkpoint = next_multiple(work.num_steps, experiment.checkpoint_period)
-        next_film = next_multiple(work.num_steps, experiment.video_period)
-        long_episode = min(LONG_EPISODE * (experiment.num_envs or 1), experiment.num_steps)
+        rows = self.rows
+        self.begin(stop)
         try:
-            while work.num_steps < experiment.num_steps and not stop.requested:
-                work.step()
-                steps = work.num_steps
-                if steps >= next_evaluation:
-                    self.evaluate(stop)
-                    next_evaluation = self._next_evaluation(steps)
-                if self.films is not None and steps >= next_film:
-                    self._folder.check()
-                    with self._time("evaluation"):
-                        self.films.film(steps)
-                    next_film = next_multiple(steps, experiment.video_period)
-                if steps >= next_checkpoint:
-                    self._save_or_warn()
-                    next_checkpoint = next_multiple(steps, experiment.checkpoint_period)
-                if steps >= long_episode:
-                    self._tell_of_long_episode(steps)
-                    long_episode = sys.maxsize
-                if self.logs.progress_due():
-                    self._show_progress()
+            while self.goes_on and not stop.requested:
+                self.advance(stop)
                 while rows:
                     yield rows.popleft()
         except GeneratorExit:
             self.hooks.stopped_by = self.hooks.stopped_by or "its loop was left"
-            self._finish()
+            self.finish()
             raise
-        self._finish()
+        self.finish()
         while rows:
             yield rows.popleft()
 
-    def _finish(self) -> None:
+    @property
+    def goes_on(self) -> bool:
+        """Returns whether there are steps left to take."""
+        return self.work.num_steps < self.experiment.num_steps
+
+    def begin(self, stop: StopOnSignal) -> None:
+        """Plays the evaluation that a signal has ended, if it did, and finds out what is due when."""
+        steps = self.work.num_steps
+        if self.evaluation_due:
+            self.evaluate(stop)
+        elif not self.goes_on:
+            self.logs.message(f"Nothing to train: the run is at {self.unit} {steps:,} already.")
+        self._next_evaluation = self._find_next_evaluation(steps)
+        self._next_checkpoint = next_multiple(steps, self.experiment.checkpoint_period)
+        self._next_film = next_multiple(steps, self.experiment.video_period)
+        self._long_episode: float = min(LONG_EPISODE * (self.experiment.num_envs or 1), self.experiment.num_steps)
+
+    def advance(self, stop: StopOnSignal) -> None:
+        """Takes a step of the work, and does what is then due."""
+        experiment = self.experiment
+        self.work.step()
+        steps = self.work.num_steps
+        if steps >= self._next_evaluation:
+            self.evaluate(stop)
+            self._next_evaluation = self._find_next_evaluation(steps)
+        if self.films is not None and steps >= self._next_film:
+            self._folder.check()
+            with self._time("evaluation"):
+                self.films.film(steps)
+            self._next_film = next_multiple(steps, experiment.video_period)
+        if steps >= self._next_checkpoint:
+            self._save_or_warn()
+            self._next_checkpoint = next_multiple(steps, experiment.checkpoint_period)
+        if steps >= self._long_episode:
+            self._tell_of_long_episode(steps)
+            self._long_episode = math.inf
+        if self.logs.progress_due():
+            self._show_progress()
+
+    def finish(self) -> None:
         """Saves, and says how the run ended; raises what a callback has raised."""
         hooks, steps = self.hooks, self.work.num_steps
         stopped = steps < self.experiment.num_steps or self.evaluation_due
@@ -237,7 +252,7 @@ class Training:
                 "--wrapper 'step_limit(max_steps=1000)' ends them."
             )
 
-    def _next_evaluation(self, steps: int) -> float:
+    def _find_next_evaluation(self, steps: int) -> float:
         plan = evaluation_plan(self.experiment)
         due = next_multiple(steps, plan.period)
         return min(due, self.experiment.num_steps) if plan.in_proportion else due

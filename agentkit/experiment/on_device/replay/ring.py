@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from agentkit.experiment.on_device.sum_tree import NOWHERE, Tree, draw_places, make_tree, set_weights
+from agentkit.experiment.on_device.replay.sum_tree import NOWHERE, Tree, draw_places, make_tree, set_weights
 from agentkit.replay.base import FIRST_PRIORITY
 from agentkit.types import Array, Nest, ReplaySample, SampleInfo
 
@@ -46,8 +46,8 @@ class Ring(NamedTuple):
 
     @property
     def capacity(self) -> int:
-        """Returns C."""
-        return int(self.marks.times_drawn.shape[0])
+        """Returns C; also of several members' rings."""
+        return int(self.marks.times_drawn.shape[-1])
 
     @property
     def size(self) -> Array:
@@ -89,13 +89,16 @@ def insert(ring: Ring, items: Nest, mask: Array, exponent: float = 0.0) -> Ring:
     return Ring(new, marks, ring.num_inserted + jnp.sum(mask, dtype=jnp.int32))
 
 
-def draw(ring: Ring, key: Array, batch_size: int) -> tuple[ReplaySample[Nest], Array, Marks]:
+def draw(
+    ring: Ring, key: Array, batch_size: int, counts: Array | bool = True
+) -> tuple[ReplaySample[Nest], Array, Marks]:
     """Draws items with replacement, uniformly or in proportion to the powers of their priorities.
 
     Args:
         ring: of an item or more.
         key: PRNG key ``uint32[2]``.
         batch_size: B.
+        counts: whether the marks say that they were drawn, bool ``[]``.
 
     Returns:
         The batch, the places of its items ``[B]``, and the ring's new marks.
@@ -108,7 +111,7 @@ def draw(ring: Ring, key: Array, batch_size: int) -> tuple[ReplaySample[Nest], A
         places = jax.random.randint(key, (batch_size,), 0, size)
         probability = jnp.full(batch_size, 1.0 / size, jnp.float32)
         priorities = jnp.ones(batch_size, jnp.float32)
-    marks = marks._replace(times_drawn=marks.times_drawn.at[places].add(1))
+    marks = marks._replace(times_drawn=marks.times_drawn.at[places].add(jnp.int32(counts)))
     table_size = jnp.full(batch_size, size, jnp.int32)
     info = SampleInfo(probability, table_size, priorities, marks.times_drawn[places])
     return ReplaySample(info, jax.tree.map(lambda column: column[places], ring.items)), places, marks

@@ -1,0 +1,83 @@
+"""Rings on the device: what is drawn how often, sum trees, and priorities as the host's table has them."""
+
+import dm_env
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tree
+
+from agentkit import specs
+from agentkit.agents.common.experience import ReplayConfig, Transitions
+from agentkit.experiment.on_device.replay.ring import draw, insert, make_ring, set_priorities
+from agentkit.experiment.on_device.replay.sum_tree import NOWHERE, draw_places, make_tree, set_weights
+from agentkit.replay import InProcessReplay
+from agentkit.types import FIRST, LAST
+from tests.experiment.on_device_runs import Endless
+
+
+def test_draws_are_uniform_over_the_items_that_are_there_and_are_counted():
+    ring = make_ring(jnp.float32(0), 8)
+    ring = insert(ring, jnp.arange(6.0), jnp.array([True, False, True, True, False, True]))
+    assert ring.items.tolist()[:5] == [0, 2, 3, 5, 0] and int(ring.size) == 4
+    sample, places, marks = jax.jit(lambda ring, key: draw(ring, key, 4_000))(ring, jax.random.PRNGKey(0))
+    values, counts = np.unique(sample.data, return_counts=True)
+    assert values.tolist() == [0, 2, 3, 5] and counts.min() > 850
+    times = marks.times_drawn
+    assert times.tolist() == [*counts.tolist(), 0, 0, 0, 0] and ring.items[places].tolist() == sample.data.tolist()
+    info = jax.tree.map(lambda x: set(np.asarray(x).tolist()), sample.info)
+    assert (info.probability, info.table_size, info.priority) == ({0.25}, {4}, {1.0})
+    assert info.times_sampled == set(counts.tolist())
+    ring = insert(ring._replace(marks=marks), 10.0 + jnp.arange(6.0), jnp.ones(6, bool))
+    assert ring.items.tolist() == [14, 15, 3, 5, 10, 11, 12, 13] and int(ring.size) == 8
+    assert ring.marks.times_drawn.tolist() == [0, 0, counts[2], counts[3], 0, 0, 0, 0]
+
+
+def test_a_sum_tree_holds_the_sums_and_draws_what_has_a_weight():
+    weights = make_tree(2_000)
+    assert [len(level) for level in weights] == [2_016, 64, 32]
+    places = jnp.array([0, 31, 32, 1_999, NOWHERE, 700], jnp.int32)
+    weights = jax.jit(set_weights)(weights, places, jnp.array([1.0, 2.0, 3.0, 4.0, 100.0, 0.0]))
+    weights = jax.jit(set_weights)(weights, jnp.array([31, 31], jnp.int32), jnp.array([5.0, 5.0]))
+    assert [float(level.sum()) for level in weights] == [13.0] * 3 and weights[1][:3].tolist() == [6.0, 3.0, 0.0]
+    drawn, chance = jax.jit(lambda tree, key: draw_places(tree, key, 8_000))(weights, jax.random.PRNGKey(0))
+    found, counts = np.unique(drawn, return_counts=True)
+    assert found.tolist() == [0, 31, 32, 1_999]
+    expected = np.array([1, 5, 3, 4]) / 13
+    assert np.sum((counts - 8_000 * expected) ** 2 / (8_000 * expected)) < 16.3  # Chi-square, 3 degrees: 0.1 %.
+    np.testing.assert_allclose(chance, expected[np.searchsorted(found, drawn)], rtol=1e-6)
+
+
+def test_priorities_are_those_of_the_hosts_table():
+    """New items get the largest so far, exponents, a priority that is not finite, one of 0, and a ring that wraps."""
+    config = ReplayConfig(prioritized=True, priority_exponent=0.6, replay_size=50, min_replay_size=1, n_step=1)
+    spec = specs.make_environment_spec(Endless())
+    replay = InProcessReplay(Transitions(config).make_tables(spec, ()), seed=0)
+    adder = Transitions(config).make_adder(replay, spec, ())
+    ring = make_ring(jnp.int32(0), 50, prioritized=True)
+    put = jax.jit(lambda ring, x: insert(ring, x[None], jnp.ones(1, bool), 0.6))
+    change = jax.jit(lambda marks, places, new: set_priorities(marks, places, new, 0.6))
+    rng = np.random.default_rng(0)
+    for i in range(70):
+        first, last = (dm_env.TimeStep(kind, 0.0, 0.0, np.full(1, i, np.float32)) for kind in (FIRST, LAST))
+        adder.add_first(first._replace(step_type=dm_env.StepType.FIRST))
+        adder.add(np.int32(0), last._replace(step_type=dm_env.StepType.LAST))
+        ring = put(ring, jnp.int32(i))
+        if i % 5 == 4:
+            drawn = next(replay.sampler("transitions", 8))
+            which = drawn.sample.data.observation[:, 0].astype(np.int32)
+            new = np.float32(rng.exponential(2.0, 100)[which])
+            new[0], new[which == which[1]] = np.nan, 0.0
+            keep = np.isfinite(new)
+            replay.update_priorities("transitions", drawn.keys[keep], new[keep])
+            ring = ring._replace(marks=change(ring.marks, jnp.asarray(which % 50), jnp.asarray(new)))
+    sampler = replay.sampler("transitions", 50)
+    drawn = tree.map_structure(lambda *parts: np.concatenate(parts), *(next(sampler).sample for _ in range(60)))
+    which = drawn.data.observation[:, 0].astype(np.int32)
+    sample, places, _ = jax.jit(lambda ring, key: draw(ring, key, 3_000))(ring, jax.random.PRNGKey(0))
+    chance = np.zeros(70)
+    chance[which] = drawn.info.probability
+    np.testing.assert_allclose(sample.info.probability, chance[sample.data], rtol=1e-4)
+    np.testing.assert_allclose(ring.marks.priorities[which % 50], drawn.info.priority, rtol=1e-5)
+    assert np.asarray(sample.data).min() >= 20 and (np.asarray(sample.data) % 50 == places).all()
+    counts, expected = np.bincount(sample.data, minlength=70)[chance > 0], 3_000 * chance[chance > 0]
+    assert np.sum((counts - expected) ** 2 / expected) < 86.7  # Chi-square, at most 49 degrees: 0.1 % of 48.
