@@ -214,7 +214,8 @@ def test_a_seed_that_fails_leaves_the_others_and_says_why(tmp_path):
 
 
 @pytest.mark.full
-def test_the_command_trains_seeds_together_and_what_reads_runs_reads_them(tmp_path, capsys):
+def test_the_command_trains_seeds_together_and_what_reads_runs_reads_them(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # Where a comparison is drawn.
     words = ["train", "a2c", "--env", "jax:catch", "--steps", "200", "--on-device", "--num-envs", "4"]
     words += ["--set", "hidden_sizes=4", "--set", "segment_length=5", "--seeds", "0:2", "--eval-every", "100"]
     assert main([*words, "--eval-episodes", "2", "--run-directory", str(tmp_path / "group")]) == 0
@@ -223,7 +224,9 @@ def test_the_command_trains_seeds_together_and_what_reads_runs_reads_them(tmp_pa
     assert main(["compare", *runs]) == 0
     assert main(["plot", *runs, "--out", str(tmp_path / "curve.png")]) == 0
     assert main(["train", "--resume", str(tmp_path / "group"), "--steps", "300"]) == 0
-    assert all(checkpoint.read_latest(f"{run}/checkpoints").step >= 300 for run in runs)
+    folders = [tmp_path / "group" / f"seed{seed}" for seed in (0, 1)]
+    assert all(checkpoint.read_latest(folder / "checkpoints").step >= 300 for folder in folders)
+    assert all("KeepBest" in (folder / "config.json").read_text() for folder in folders)
     capsys.readouterr()
 
 

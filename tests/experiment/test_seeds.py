@@ -14,8 +14,8 @@ import agentkit
 from agentkit.agents import dqn
 from agentkit.cli import main
 from agentkit.errors import ConfigError
-from agentkit.experiment.sweeps.jobs import read_outcome, read_progress
-from agentkit.experiment.sweeps.seeds import RunsFailedError, run_seeds
+from agentkit.experiment.sweeps.jobs import OUTPUT_FILE, read_outcome, read_progress
+from agentkit.experiment.sweeps.seeds import RunsFailedError, read_group, run_seeds
 from agentkit.loggers import read_csv
 
 AGENT = dqn.make_agent(dqn.Config(hidden_sizes=(8,), min_replay_size=20, batch_size=4, replay_size=500))
@@ -88,11 +88,13 @@ def test_a_group_is_stopped_and_resumed_and_each_run_is_as_it_would_be_alone(tmp
 
 @pytest.mark.full
 def test_the_command_line_goes_on_with_a_group_by_its_folder(tmp_path):
-    words = ["--env", "agentkit:catch", "--steps", "40", "--seeds", "3", "--eval-every", "0", "--out", str(tmp_path)]
-    assert main(["train", "dqn", *words]) == 0
+    words = ["--env", "agentkit:catch", "--steps", "40", "--seeds", "3", "--eval-every", "20", "--out", str(tmp_path)]
+    assert main(["train", "dqn", *words, "--eval-episodes", "1"]) == 0
     (group,) = tmp_path.iterdir()
     assert main(["train", "--resume", str(group), "--steps", "60"]) == 0
     assert read_progress(group / "seed3").steps == 60
+    assert "KeepBest" in (group / "seed3" / "config.json").read_text() and read_group(group)[0].callbacks
+    assert "goes on without it" not in (group / "seed3" / OUTPUT_FILE).read_text()
 
 
 @pytest.mark.both_stacks

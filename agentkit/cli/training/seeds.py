@@ -12,6 +12,7 @@ from typing import Any
 from agentkit.cli.interrupts import INTERRUPTED
 from agentkit.cli.screen import command_line, say
 from agentkit.cli.training.new_run import changes_of_resumed, in_new_folder, new_experiment, show_evaluation
+from agentkit.cli.values.callbacks import changed_callbacks
 from agentkit.errors import ConfigError
 
 _RANGE = re.compile(r"(\d+):(\d+)")
@@ -83,6 +84,7 @@ def resume_seeds(arguments: argparse.Namespace) -> int:
             raise ConfigError(f"--{name.replace('_', '-')} is of one run; give one of the group's run folders.")
     changes = changes_of_resumed(arguments, is_group=True)
     plan, seeds, jobs = read_group(arguments.resume, progress=True, **changes)
+    plan = dataclasses.replace(plan, callbacks=changed_callbacks(plan.callbacks, arguments))
     return _run(plan, seeds, arguments.jobs or jobs, arguments.imports, resume=True)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 from agentkit.errors import ConfigError
@@ -37,7 +38,12 @@ def callbacks_for_resumed_run(
     from agentkit.experiment.config import callback_record
 
     own = callback_record.rebuild(experiment.read_record(run), run, imports)
-    return _changed(own, arguments, keep_best=False)
+    return changed_callbacks(own, arguments)
+
+
+def changed_callbacks(own: Sequence[Any], arguments: argparse.Namespace) -> list[Any]:
+    """Returns a resumed run's own callbacks, changed as the words say."""
+    return _changed(list(own), arguments, keep_best=False)
 
 
 def _changed(own: list[Any], arguments: argparse.Namespace, keep_best: bool) -> list[Any]:

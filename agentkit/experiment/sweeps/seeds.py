@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, final
 from agentkit.checkpoint import write_json
 from agentkit.errors import AgentkitError, ConfigError, says_what_was_meant
 from agentkit.experiment.checks.short_runs import warnings_of
+from agentkit.experiment.config import callback_record
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.multi_agent.config import refuse_several_agents
 from agentkit.experiment.runs.config_json import check_run_directory, damaged, experiment_from_record
@@ -146,7 +147,7 @@ def check_seeds(seeds: Sequence[int]) -> list[int]:
 def read_group(
     directory: str | pathlib.Path, *, imports: Sequence[str] = (), **changes: Any
 ) -> tuple[ExperimentConfig, list[int], int]:
-    """Returns the experiment, the seeds and the number of jobs of a group's folder.
+    """Returns the experiment, with its callbacks, the seeds and the number of jobs of a group's folder.
 
     Args:
         directory: the group folder.
@@ -157,6 +158,7 @@ def read_group(
         ConfigError: there is no group there, or its experiment cannot be made again.
     """
     record = _read_record(pathlib.Path(directory))
+    changes.setdefault("callbacks", callback_record.rebuild(record["experiment"], directory, imports))
     experiment = experiment_from_record(record["experiment"], directory, imports=imports, **changes)
     return experiment, record["seeds"], record["jobs"]
 

@@ -97,7 +97,8 @@ class Store(NamedTuple):
         return [
             *(min(num_rows, len(leaf)) for leaf in rows),
             *(num_items for part in held for _ in part),
-            *map(len, tree),
+            *(num_items for _ in tree[:1]),  # A weight is an item's; what is above is small.
+            *map(len, tree[1:]),
         ]
 
 
