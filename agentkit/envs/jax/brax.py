@@ -8,6 +8,7 @@ import dm_env
 
 from agentkit.envs.jax.dm_environment import DmEnvironment
 from agentkit.envs.jax.foreign import BraxInterface, Settings, check_known, check_settings, keywords_of
+from agentkit.envs.jax.pooled import with_reset_pool
 from agentkit.errors import missing_extra
 
 try:
@@ -16,13 +17,16 @@ except ImportError as error:
     raise missing_extra("brax", "brax") from error
 
 
-def make(name: str, seed: int = 0, episode_length: int = 1000, **settings: Any) -> dm_env.Environment:
+def make(
+    name: str, seed: int = 0, episode_length: int = 1000, reset_pool: int | None = None, **settings: Any
+) -> dm_env.Environment:
     """Makes one of brax's environments, behind dm_env's interface.
 
     Args:
         name: as brax has it, such as ``ant`` or ``inverted_pendulum``.
         seed: of the episodes.
         episode_length: steps after which an episode is cut off.
+        reset_pool: see `base.JaxEnvironment`.
         **settings: of its class, such as ``backend="mjx"`` or ``exclude_current_positions_from_observation=False``.
 
     Raises:
@@ -30,9 +34,11 @@ def make(name: str, seed: int = 0, episode_length: int = 1000, **settings: Any) 
     """
     known = brax_envs._envs  # The only list that brax has.
     check_known("brax", name, known)
-    check_settings(f"brax:{name}", settings, ["episode_length", *keywords_of(known[name], brax_envs.PipelineEnv)])
+    check_settings(
+        f"brax:{name}", settings, ["episode_length", "reset_pool", *keywords_of(known[name], brax_envs.PipelineEnv)]
+    )
     environment = BraxInterface(_build, (name, tuple(sorted(settings.items()))), episode_length)
-    return DmEnvironment(environment, seed)
+    return DmEnvironment(with_reset_pool(environment, reset_pool), seed)
 
 
 def _build(name: str, settings: Settings) -> Any:

@@ -15,6 +15,7 @@ from agentkit import specs
 from agentkit.envs.jax.base import JaxEnvironment
 from agentkit.envs.jax.dm_environment import DmEnvironment
 from agentkit.envs.jax.foreign import Settings, check_known, check_settings, keywords_of
+from agentkit.envs.jax.pooled import with_reset_pool
 from agentkit.errors import SpecError, missing_extra
 from agentkit.types import Array, Nest
 
@@ -25,12 +26,13 @@ except ImportError as error:
     raise missing_extra("jumanji", "jumanji") from error
 
 
-def make(name: str, seed: int = 0, **settings: Any) -> dm_env.Environment:
+def make(name: str, seed: int = 0, reset_pool: int | None = None, **settings: Any) -> dm_env.Environment:
     """Makes one of jumanji's environments, behind dm_env's interface.
 
     Args:
         name: as jumanji has it, such as ``Snake-v1``.
         seed: of the episodes.
+        reset_pool: see `base.JaxEnvironment`.
         **settings: of its class, such as ``time_limit=100``.
 
     Raises:
@@ -39,7 +41,7 @@ def make(name: str, seed: int = 0, **settings: Any) -> dm_env.Environment:
     """
     environment = Jumanji(name, tuple(sorted(settings.items())))
     environment.check()
-    return DmEnvironment(environment, seed)
+    return DmEnvironment(with_reset_pool(environment, reset_pool), seed)
 
 
 @final
@@ -70,7 +72,7 @@ class Jumanji(JaxEnvironment):
         check_settings(
             f"jumanji:{self.name}",
             [key for key, _ in self.settings],
-            keywords_of(type(jumanji.make(self.name).unwrapped)),
+            ["reset_pool", *keywords_of(type(jumanji.make(self.name).unwrapped))],
         )
         shape = tuple(self._made.reward_spec.shape)
         if shape:

@@ -16,6 +16,7 @@ from agentkit import specs
 from agentkit.envs.jax.base import JaxEnvironment
 from agentkit.envs.jax.dm_environment import DmEnvironment
 from agentkit.envs.jax.foreign import Settings, cast, check_known, check_settings, dtypes_after_a_step, unbounded
+from agentkit.envs.jax.pooled import with_reset_pool
 from agentkit.envs.jax.time_steps import first_step, next_step
 from agentkit.errors import missing_extra
 from agentkit.types import Array
@@ -27,22 +28,23 @@ except ImportError as error:
     raise missing_extra("navix", "navix") from error
 
 
-def make(name: str, seed: int = 0, **settings: Any) -> dm_env.Environment:
+def make(name: str, seed: int = 0, reset_pool: int | None = None, **settings: Any) -> dm_env.Environment:
     """Makes one of navix's environments, behind dm_env's interface.
 
     Args:
         name: as navix has it, such as ``Navix-DoorKey-5x5-v0``.
         seed: of the episodes.
+        reset_pool: see `base.JaxEnvironment`.
         **settings: of its class, such as ``max_steps=100`` or ``observation_fn=navix.observations.rgb``.
 
     Raises:
         UnknownNameError: there is no such environment, or no such setting; proposes the nearest one.
     """
     check_known("navix", name, navix.registry())
-    check_settings(f"navix:{name}", settings, inspect.signature(Environment).parameters)
+    check_settings(f"navix:{name}", settings, ["reset_pool", *inspect.signature(Environment).parameters])
     environment = Navix(name, tuple(sorted(settings.items())))
     environment.observation_spec()
-    return DmEnvironment(environment, seed)
+    return DmEnvironment(with_reset_pool(environment, reset_pool), seed)
 
 
 @final

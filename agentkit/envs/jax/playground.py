@@ -9,6 +9,7 @@ import dm_env
 
 from agentkit.envs.jax.dm_environment import DmEnvironment
 from agentkit.envs.jax.foreign import BraxInterface, Settings, check_known, check_settings
+from agentkit.envs.jax.pooled import with_reset_pool
 from agentkit.errors import ConfigError, missing_extra
 
 try:
@@ -17,7 +18,9 @@ except ImportError as error:
     raise missing_extra("mujoco_playground", "playground") from error
 
 
-def make(name: str, seed: int = 0, observed: str | None = "state", **settings: Any) -> dm_env.Environment:
+def make(
+    name: str, seed: int = 0, observed: str | None = "state", reset_pool: int | None = None, **settings: Any
+) -> dm_env.Environment:
     """Makes one of MuJoCo Playground's environments, behind dm_env's interface.
 
     Args:
@@ -25,6 +28,7 @@ def make(name: str, seed: int = 0, observed: str | None = "state", **settings: A
         seed: of the episodes.
         observed: the one observation that is given where there are several by name, as for a robot, whose
             ``privileged_state`` is for critics; None gives all, in a dict.
+        reset_pool: see `base.JaxEnvironment`.
         **settings: of its config, such as ``episode_length=500``. Where it has `impl`, that is ``"jax"`` unless it is
             given: Playground's own choice, ``"warp"``, needs CUDA, and evaluations run on a CPU.
 
@@ -34,12 +38,12 @@ def make(name: str, seed: int = 0, observed: str | None = "state", **settings: A
     """
     check_known("playground", name, registry.ALL_ENVS)
     config = registry.get_default_config(name)
-    check_settings(f"playground:{name}", settings, ["observed", *config])
+    check_settings(f"playground:{name}", settings, ["observed", "reset_pool", *config])
     if "impl" in config:
         settings = {"impl": "jax", **settings}
     episode_length = int(settings.get("episode_length", config.episode_length))
     environment = BraxInterface(_build, (name, tuple(sorted(settings.items()))), episode_length, observed)
-    return DmEnvironment(environment, seed)
+    return DmEnvironment(with_reset_pool(environment, reset_pool), seed)
 
 
 def _build(name: str, settings: Settings) -> Any:

@@ -209,7 +209,7 @@ class _Sweep:
             if time.monotonic() >= next_show:
                 next_show = time.monotonic() + _REFRESH_SECONDS
                 self._watcher.show(self._folder.records(), sorted(self._active))
-            if isinstance(self._processes, JobProcesses):
+            if not isinstance(self._processes, JobsTogether):
                 wait_a_little()
         self._watcher.show(self._folder.records(), [])
 
