@@ -27,24 +27,23 @@ except ImportError as error:
     raise missing_extra("gymnax", "gymnax") from error
 
 
-def make(name: str, seed: int = 0, **settings: Any) -> dm_env.Environment:
+def make(name: str, seed: int = 0, reset_pool: int | None = None, **settings: Any) -> dm_env.Environment:
     """Makes one of gymnax's environments, behind dm_env's interface.
 
     Args:
         name: as gymnax has it, such as ``CartPole-v1`` or ``Breakout-MinAtar``.
         seed: of the episodes.
-        **settings: of its class (``use_minimal_action_set=False``) or of its parameters (``max_steps_in_episode=200``);
-            and ``reset_pool``, see `base.JaxEnvironment`.
+        reset_pool: see `base.JaxEnvironment`.
+        **settings: of its class (``use_minimal_action_set=False``) or of its parameters (``max_steps_in_episode=200``).
 
     Raises:
         UnknownNameError: there is no such environment, or no such setting; proposes the nearest one.
         ConfigError: gymnax is older than 1.0.
         SpecError: its observations or actions are none that agents take.
     """
-    pool = settings.pop("reset_pool", None)
     environment = Gymnax(name, tuple(sorted(settings.items())))
     environment.observation_spec(), environment.action_spec()
-    return DmEnvironment(with_reset_pool(environment, pool), seed)
+    return DmEnvironment(with_reset_pool(environment, reset_pool), seed)
 
 
 @final
@@ -74,7 +73,7 @@ class Gymnax(JaxEnvironment):
             )
         own = inspect.signature(type(environment)).parameters
         fields = [field.name for field in dataclasses.fields(params)]
-        check_settings(f"gymnax:{self.name}", [key for key, _ in self.settings], [*own, *fields])
+        check_settings(f"gymnax:{self.name}", [key for key, _ in self.settings], ["reset_pool", *own, *fields])
         environment, params = gymnax.make(self.name, **{key: x for key, x in self.settings if key in own})
         return environment, params.replace(**{key: x for key, x in self.settings if key not in own})
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any, final
 
 import dm_env
-import jax
 import jax.numpy as jnp
 
 from agentkit import specs
@@ -118,4 +117,4 @@ def _values(spec: Nest, value: Any) -> Nest:
     """Returns a named tuple's or data class's values as the dicts of its spec, in its dtypes."""
     if isinstance(spec, Mapping):
         return {name: _values(each, getattr(value, name)) for name, each in spec.items()}
-    return jax.numpy.asarray(value, spec.dtype)
+    return jnp.asarray(value, spec.dtype)
