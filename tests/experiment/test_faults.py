@@ -85,9 +85,11 @@ def test_a_learner_that_is_killed_shortly_before_the_end_learns_to_the_end_and_s
     with Launched(tmp_path, 1_500, "--actors", "2", "--eval-every", "0", "--checkpoint-every", "500") as program:
         before = program.wait_for(lambda s: s["totals"].get("steps", 0) > 1_300, LIMIT_SECONDS)
         os.kill(before["nodes"]["learner-0"]["pid"], signal.SIGKILL)
+        restored = checkpoint.read_latest(program.directory / "checkpoints")
         assert program.end(LIMIT_SECONDS) == 0, program.output()
     saved = checkpoint.read_latest(program.directory / "checkpoints")
-    assert saved.step >= 1_500 and saved.state["learner"]["num_updates"] > before["totals"]["updates"]
+    # What the dead one had drawn does not come back; what the rate limiter still allows is learnt from.
+    assert saved.step >= 1_500 and saved.state["learner"]["num_updates"] > restored.state["learner"]["num_updates"]
 
 
 def test_a_program_whose_worker_or_supervisor_was_killed_goes_on_and_leaves_nobody(tmp_path):

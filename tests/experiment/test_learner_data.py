@@ -133,7 +133,9 @@ def test_a_shard_that_is_empty_or_gone_is_passed_over(shards):
     agent, servers, data = shards
     with pytest.raises(ReplayTimeoutError, match="No shard"):
         next(data)
+    assert not data.may_draw()
     fill(agent, servers[1], 1.0)
+    assert data.may_draw()
     for _ in range(3):
         assert set(next_batch(data).sample.data.reward.tolist()) == {1.0}
     servers[0].close()

@@ -99,7 +99,7 @@ def learner_node(
         context.ready(publisher.endpoint)
         _learn(context, learner, data, saver)
         if context.totals().get("steps", 0) >= experiment.num_steps:  # The actors have stopped: catch up.
-            _drain(context, learner, first)
+            _drain(context, learner, data, first)
         learner.log()
         saver.save()
         hooks.emit("on_end")
@@ -150,12 +150,16 @@ def _learn(context: NodeContext, learner: Learner | OwnLearner, data: ServerData
         saver.save_if_due()
 
 
-def _drain(context: NodeContext, learner: Learner | OwnLearner, first: int) -> None:
+def _drain(context: NodeContext, learner: Learner | OwnLearner, data: ServerData | ShardedData, first: int) -> None:
     """Learns from what replay still lets it draw, for a minute at most; `first` updates came before this node."""
     deadline = time.monotonic() + DRAIN_SECONDS
     with contextlib.suppress(ReplayTimeoutError, ReplayClosedError):
         while time.monotonic() < deadline:
-            learner.step()
+            try:
+                learner.step()
+            except ReplayTimeoutError:  # Of a learner that has just begun, the first batch may only be slow to come.
+                if not data.may_draw():
+                    break
             context.heartbeat(updates=learner.num_updates_done - first)
     context.gauge(updates=learner.num_updates_done)
 

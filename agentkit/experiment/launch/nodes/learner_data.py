@@ -96,6 +96,18 @@ class ServerData:
             self._largest = LargestPriorities(store, self._endpoint)
         self._largest.share(self.replay)
 
+    def may_draw(self) -> bool:
+        """Returns whether the rate limiter lets a batch be drawn now.
+
+        Raises:
+            ReplayClosedError: the server is away.
+            ReplayTimeoutError: it does not answer.
+        """
+        table, info = self._plan.table, self.replay.info(self._plan.table)
+        return self.replay.table(table).rate_limiter.can_sample(
+            self._plan.batch_size, size=info.size, inserted=info.num_inserted, sampled=info.num_sampled
+        )
+
     def answers(self) -> bool:
         """Returns whether the server is there."""
         try:
@@ -185,6 +197,10 @@ class ShardedData:
     def write_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
         """Writes the priorities of the newest batch to the shard that it came from."""
         self._last.write_priorities(keys, priorities)
+
+    def may_draw(self) -> bool:
+        """Returns whether a shard lets a batch be drawn now; raises as `ServerData` does."""
+        return any(shard.may_draw() for shard in self._shards)
 
     def answers(self) -> bool:
         """Returns whether any server is there."""
