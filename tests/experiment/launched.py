@@ -1,6 +1,7 @@
 """Helpers for tests of launched experiments: small ones, with a deadline, and their processes found by name."""
 
 import contextlib
+import importlib.util
 import os
 import pathlib
 import subprocess
@@ -10,6 +11,8 @@ import time
 import psutil
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+REPLAY = "served" if importlib.util.find_spec("reverb") is None else "reverb"
+"""On the stack with Reverb, programs in tests of both stacks run with it."""
 SMALL = ("--set", "min_replay_size=100", "--set", "updates_per_step=0.1", "--set", "hidden_sizes=16")
 
 
@@ -22,6 +25,7 @@ class Launched:
             command += ["--resume", str(resume), "--steps", str(steps), *words]
         else:
             command += ["dqn", "--env", "agentkit:catch", "--steps", str(steps), "--out", str(out), *SMALL, *words]
+            command += ["--replay", REPLAY]
         self.log = pathlib.Path(terminal or out) / f"terminal-{time.time_ns()}.txt"
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with open(self.log, "wb") as log:

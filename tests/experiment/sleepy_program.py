@@ -8,6 +8,7 @@ from agentkit.agents import registry
 from agentkit.envs import make
 from agentkit.experiment import ExperimentConfig, launch
 from agentkit.wrappers.base import EnvironmentWrapper
+from tests.experiment.launched import REPLAY
 
 SETTINGS = {"min_replay_size": 50, "updates_per_step": 0.1, "hidden_sizes": (16,), "batch_size": 16}
 
@@ -29,6 +30,7 @@ def main(run, bed, steps):
         run_directory=run,
         evaluation_period=0,
         checkpoint_period=200,
+        replay=REPLAY,
     )
     result = launch(experiment, num_actors=1, num_evaluators=0)
     return 130 if result.interrupted else 0

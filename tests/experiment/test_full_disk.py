@@ -8,13 +8,11 @@ import subprocess
 
 import pytest
 
-pytest.importorskip("reverb")
-
 from agentkit import checkpoint
 from agentkit.loggers import read_csv
 from tests.experiment.launched import Launched
 
-pytestmark = [pytest.mark.reverb, pytest.mark.full]
+pytestmark = [pytest.mark.both_stacks, pytest.mark.full]
 
 MEGABYTES = 24
 SETTINGS = ("--actors", "1", "--eval-every", "0", "--checkpoint-every", "200", "--set", "replay_size=2000")

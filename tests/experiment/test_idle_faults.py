@@ -10,12 +10,10 @@ import time
 
 import pytest
 
-pytest.importorskip("reverb")
-
 from agentkit import checkpoint
 from tests.experiment.launched import ROOT, Launched
 
-pytestmark = [pytest.mark.reverb, pytest.mark.full]
+pytestmark = [pytest.mark.both_stacks, pytest.mark.full]
 
 ROLES = ("actor-0", "learner-0", "replay-0")
 LIMIT_SECONDS = 300.0

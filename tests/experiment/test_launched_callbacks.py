@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("reverb")
-
 from agentkit import checkpoint, evaluate
 from agentkit.agents import dqn
 from agentkit.callbacks import curriculum, info_metrics, keep_best, stop_at, stop_when_flat
@@ -16,7 +14,7 @@ from agentkit.experiment import ExperimentConfig, launch, resume_launch
 from agentkit.loggers import read_csv
 from tests.experiment.own_callbacks import Where, grow, make_scaled
 
-pytestmark = [pytest.mark.reverb, pytest.mark.full]
+pytestmark = pytest.mark.full
 
 SMALL = dqn.Config(
     hidden_sizes=(4,), batch_size=4, min_replay_size=10, replay_size=1000, n_step=1, updates_per_step=0.1

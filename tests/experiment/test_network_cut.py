@@ -1,7 +1,6 @@
 """A run of two hosts, started by hand: the second one is a network namespace, whose link is cut and healed."""
 
 import contextlib
-import importlib.util
 import json
 import os
 import signal
@@ -14,7 +13,7 @@ import pytest
 
 from agentkit.distributed import RunStoreError, connect_to_run
 from agentkit.errors import ConfigError
-from tests.experiment.launched import ROOT
+from tests.experiment.launched import REPLAY, ROOT
 from tests.experiment.other_host import other_host
 from tests.launch.test_by_hand import free_port
 from tests.test_ports import another_host, needs_namespaces
@@ -93,7 +92,8 @@ def _run(tmp_path):
 
 def host(run, port, device):
     words = (*DQN.split(), "--steps", "10_000_000", "--eval-every", "0", "--checkpoint-every", "2000")
-    run.start("host", "agentkit", "node", "replay", *words, "--run", "RUN", "--board-port", port, "--listen", device)
+    words += ("--replay", REPLAY, "--run", "RUN", "--board-port", port, "--listen", device)
+    run.start("host", "agentkit", "node", "replay", *words)
     run.wait_for(lambda s: True)
 
 
@@ -182,6 +182,6 @@ def test_no_port_of_a_run_hosted_by_hand_is_open_to_other_machines(run):
         for connection in psutil.Process(process.pid).net_connections(kind="tcp"):
             if connection.status == psutil.CONN_LISTEN:
                 ports.add(connection.laddr.port)
-    assert len(ports) >= (2 if importlib.util.find_spec("reverb") else 1)  # The run store, and Reverb.
+    assert len(ports) >= (2 if REPLAY == "reverb" else 1)  # The run store, and Reverb.
     with another_host() as (_, _, reach):
         assert reach(sorted(ports)) == set()

@@ -8,9 +8,6 @@ import time
 
 import numpy as np
 import pytest
-
-pytest.importorskip("reverb")
-
 from dm_env import specs
 
 from agentkit.agents import registry
@@ -18,9 +15,9 @@ from agentkit.distributed import ProgramError
 from agentkit.envs import make
 from agentkit.experiment import ExperimentConfig, launch
 from agentkit.wrappers.base import EnvironmentWrapper
-from tests.experiment.launched import ROOT
+from tests.experiment.launched import REPLAY, ROOT
 
-pytestmark = pytest.mark.reverb
+pytestmark = pytest.mark.both_stacks
 
 SECONDS = 60.0  # 3 to 6 s were seen; of restarts there were minutes.
 WIDTH = {"pixels": 5}
@@ -47,6 +44,7 @@ def go(tmp_path, steps, **settings):
         num_steps=steps,
         run_directory=tmp_path / "run",
         evaluation_period=0,
+        replay=REPLAY,
     )
     return launch(experiment, num_actors=1, num_evaluators=0, engine="threads", **settings)
 

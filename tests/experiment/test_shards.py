@@ -9,6 +9,7 @@ from agentkit.experiment.launch.nodes.learner import learner_node
 from agentkit.experiment.launch.nodes.replay import replay_node
 from agentkit.experiment.launch.sharing.common import find_spec
 from agentkit.loggers.program_table import all_tables
+from tests.experiment.launched import REPLAY
 
 pytestmark = [pytest.mark.both_stacks, pytest.mark.full]
 
@@ -16,9 +17,10 @@ pytestmark = [pytest.mark.both_stacks, pytest.mark.full]
 def run(folder, num_steps, totals=None):
     """The status at its first sight of both shards, and at its end."""
     agent = dqn.make_agent(dqn.Config(hidden_sizes=(16,), n_step=3, min_replay_size=100, updates_per_step=0.1))
-    config = experiment.ExperimentConfig(agent, "agentkit:catch", num_steps, run_directory=folder, evaluation_period=0)
+    plan = {"run_directory": folder, "evaluation_period": 0, "replay": REPLAY}
+    config = experiment.ExperimentConfig(agent, "agentkit:catch", num_steps, **plan)
     spec = find_spec(config)
-    program = distributed.Program("shards", experiment.make_roles(num_actors=2))
+    program = distributed.Program("shards", experiment.make_roles(num_actors=2, replay=REPLAY))
     shards = [program.add_node("replay", replay_node, config, spec) for _ in range(2)]
     learner = program.add_node("learner", learner_node, config, spec, shards)
     for shard in shards:

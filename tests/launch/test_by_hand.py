@@ -1,4 +1,4 @@
-"""The scripts of launch/, run for real with a tiny environment: Reverb, processes, kills."""
+"""The scripts of launch/, run for real with a tiny environment: replay servers, processes, kills."""
 
 import contextlib
 import os
@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 
 from agentkit.loggers import read_csv
+from tests.experiment.launched import REPLAY
 
 pytestmark = [pytest.mark.both_stacks, pytest.mark.full]
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCH = ROOT / "launch"
 DQN = ["dqn", "--env", "agentkit:catch", "--set", "hidden_sizes=16", "--set", "min_replay_size=32"]
-DQN += ["--set", "batch_size=8", "--eval-episodes", "2"]
+DQN += ["--set", "batch_size=8", "--eval-episodes", "2", "--replay", REPLAY]
 
 
 @pytest.fixture(name="environment")

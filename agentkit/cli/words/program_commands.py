@@ -142,7 +142,7 @@ def _add_replay(parser: Parser) -> None:
     parser.add_argument(
         "--replay",
         choices=("served", "reverb"),
-        help="what holds the experience: agentkit's own server or Reverb's; default: Reverb where it is installed",
+        help="what holds the experience: agentkit's own server (the default) or Reverb's",
     )
 
 

@@ -18,7 +18,7 @@ from agentkit.experiment.launch.nodes.actor import actor_node
 from agentkit.experiment.launch.nodes.evaluator import evaluator_node
 from agentkit.experiment.launch.nodes.inference import inference_node, inference_role
 from agentkit.experiment.launch.nodes.learner import learner_node
-from agentkit.experiment.launch.nodes.replay import backend_of, default_backend, replay_node
+from agentkit.experiment.launch.nodes.replay import backend_of, replay_node
 from agentkit.experiment.launch.sharing.common import PARAMETER_SECONDS
 from agentkit.ports import check_device
 from agentkit.specs import EnvironmentSpec
@@ -140,7 +140,7 @@ def program_name(record: Mapping[str, Any]) -> str:
 
 
 def make_roles(
-    num_actors: int, learner_gpus: float = 0.0, replay: str | None = None, has_own_learner: bool = False
+    num_actors: int, learner_gpus: float = 0.0, replay: str = "served", has_own_learner: bool = False
 ) -> list[Role]:
     """Builds the roles of an experiment, in the order in which they stop: actors, learner, evaluators, replay.
 
@@ -149,12 +149,11 @@ def make_roles(
     Args:
         num_actors: how many share the machine's cores with the learner.
         learner_gpus: see `LaunchConfig`.
-        replay: what the replay node runs, see `backend_of`; None for the default.
+        replay: what the replay node runs, see `backend_of`.
         has_own_learner: the learner is a user's own, and loads no losses.
     """
     cores = len(os.sched_getaffinity(0))
     learner = {"NPROC": str(max(1, cores - min(num_actors, cores // 2)))}
-    replay = replay or default_backend()
     client = ("agentkit.replay.reverb.replay" if replay == "reverb" else "agentkit.replay.served",)
     return [
         Role("actor", stop_order=0, stop_seconds=5.0, environment=ONE_CORE, preload=client),

@@ -74,8 +74,8 @@ def launch(
     Ctrl-C, SIGTERM or SIGHUP stops and saves, a second one kills.
 
     Args:
-        experiment: what `agentkit.run` takes, unchanged. Its `replay` may be "served" or "reverb", or a function of
-            tables, whose `InProcessReplay` is served; the default is Reverb where it is installed.
+        experiment: what `agentkit.run` takes, unchanged. Its `replay` may be "served" (the default) or
+            "reverb", or a function of tables, whose `InProcessReplay` is served.
         num_actors: actor processes.
         num_evaluators: evaluator processes.
         engine: "processes", "ray" or "threads".

@@ -207,6 +207,11 @@ class SharedTables:
         self.notify_waiting()
 
     def _read_arrays(self, directory: pathlib.Path, state: dict[str, Any]) -> list[WriterHistory]:
+        if str(state["format"]).startswith("agentkit-reverb"):
+            raise CheckpointError(
+                f"The replay in {directory} was saved by Reverb, and only Reverb reads it: expected "
+                "replay='reverb' (--replay reverb), with which its run began."
+            )
         if state["format"] not in (1, FORMAT):
             raise CheckpointError(
                 f"The replay checkpoint {directory} has format {state['format']}, expected 1 or {FORMAT}. "

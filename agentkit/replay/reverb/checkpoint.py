@@ -121,6 +121,11 @@ def _read_index(directory: pathlib.Path) -> dict[str, Any]:
     path = directory / INDEX
     try:
         index = json.loads(path.read_text())
+        if isinstance(index["format"], int):
+            raise ValueError(
+                "it was saved by agentkit's own replay, which alone reads it: leave replay='reverb' (--replay reverb) "
+                "out, without which its run began"
+            )
         if index["format"] != FORMAT:
             raise ValueError(
                 f"its format is {index['format']!r}, and this version of agentkit reads {FORMAT!r}: items are laid out "

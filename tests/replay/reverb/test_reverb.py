@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("reverb")
 
 from agentkit import errors, specs
+from agentkit.replay.in_process import InProcessReplay
 from agentkit.replay.rate_limiter import MinSize, Queue, SampleToInsertRatio
 from agentkit.replay.reverb.replay import ReverbReplay
 from agentkit.replay.table import Fifo, FromStep, Layout, MinHeap, Prioritized, Select, Table
@@ -181,6 +182,18 @@ def test_a_checkpoint_of_another_layout_is_refused(tmp_path):
         index.write_text(index.read_text().replace("agentkit-reverb-2, bytes-2", "agentkit-reverb-1"))
     with ReverbReplay([pair_table()]) as replay, pytest.raises(errors.CheckpointError, match="another way"):
         replay.restore(tmp_path)
+
+
+def test_a_checkpoint_of_the_other_kind_of_replay_is_refused_by_name(tmp_path):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "reverb").mkdir()
+    with ReverbReplay([pair_table()]) as reverb, InProcessReplay([pair_table()]) as own:
+        reverb.save(tmp_path / "reverb")
+        own.save(tmp_path / "own")
+        with pytest.raises(errors.CheckpointError, match=r"saved by Reverb.*--replay reverb"):
+            own.restore(tmp_path / "reverb")
+        with pytest.raises(errors.CheckpointError, match=r"agentkit's own replay.*leave replay='reverb'"):
+            reverb.restore(tmp_path / "own")
 
 
 def test_a_power_that_overflows_is_refused():

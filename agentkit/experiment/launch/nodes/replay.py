@@ -94,21 +94,16 @@ def replay_node(
 
 
 def backend_of(experiment: ExperimentConfig) -> str:
-    """Returns what a replay node runs, "reverb" or "served": what the experiment names, else Reverb if it is there.
-
-    What a function of tables makes is served.
+    """Returns what a replay node runs: "reverb" where the experiment names it, else "served".
 
     Raises:
         MissingExtraError: the experiment names Reverb, which is not installed.
     """
-    if experiment.replay == "reverb" and default_backend() != "reverb":
+    if experiment.replay != "reverb":
+        return "served"
+    if importlib.util.find_spec("reverb") is None:
         raise missing_extra("dm-reverb", "reverb")
-    return "served" if callable(experiment.replay) or experiment.replay == "served" else default_backend()
-
-
-def default_backend() -> str:
-    """Returns "reverb" where it is installed, else "served"."""
-    return "served" if importlib.util.find_spec("reverb") is None else "reverb"
+    return "reverb"
 
 
 def _port_key(context: NodeContext) -> str:
