@@ -89,3 +89,5 @@ def test_unknown_names_and_settings_are_refused_with_the_nearest():
     assert keywords_of(Walk.__init__, lambda *args, size=1, **more: None) == ["step", "size"]
     with pytest.raises(UnknownNameError, match="step"):
         check_settings("brax:walk", ["stepp"], keywords_of(Walk.__init__))
+    with pytest.raises(UnknownNameError, match="'privileged_state'"):
+        make(observed="priviledged_state").observation_spec()

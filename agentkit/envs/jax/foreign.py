@@ -113,10 +113,13 @@ class BraxInterface(JaxEnvironment):
 
     @functools.cached_property
     def _observation(self) -> Nest:
-        return unbounded(self._seen(jax.eval_shape(self._made.reset, jax.random.PRNGKey(0)).obs))
+        found = jax.eval_shape(self._made.reset, jax.random.PRNGKey(0)).obs
+        if isinstance(found, Mapping) and self.observed is not None and self.observed not in found:
+            raise unknown_name("observation", self.observed, found, "None gives all of them.")
+        return unbounded(self._seen(found))
 
     def observation_spec(self) -> Nest:
-        """Returns the spec of what is seen."""
+        """Returns the spec of what is seen; raises UnknownNameError where there is no such observation."""
         return self._observation
 
     def action_spec(self) -> specs.BoundedArray:
