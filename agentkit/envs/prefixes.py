@@ -49,7 +49,7 @@ _ROOMS = {**dict.fromkeys(("brax", "gymnax", "jumanji", "navix", "playground"), 
 GYMNASIUM_PREFIXES = ("gymnasium", "gymnasium_vector", "atari", "metaworld", "minigrid", "robotics")
 """Prefixes of environments that gymnasium makes, and that draw with ``render_mode="rgb_array"``."""
 
-OF_SEVERAL_AGENTS = ("pettingzoo",)
+OF_SEVERAL_AGENTS = ("openspiel", "pettingzoo")
 """Prefixes of packages whose environments have several agents: `envs.make_multi_agent` makes them."""
 OWN_OF_SEVERAL_AGENTS = {
     "come_and_go": "come_and_go.ComeAndGo",
@@ -168,9 +168,9 @@ def split_several(name: str) -> tuple[str, str]:
         UnknownNameError: it is none; proposes the nearest match.
     """
     if not has_several_agents(name):
-        known = [f"agentkit:{own}" for own in OWN_OF_SEVERAL_AGENTS]
+        known = [f"agentkit:{own}" for own in OWN_OF_SEVERAL_AGENTS] + ["openspiel:NAME", "pettingzoo:FAMILY/NAME"]
         advice = "Those of one agent take no policies."
-        raise unknown_name("environment of several agents", name, [*known, "pettingzoo:FAMILY/NAME"], advice)
+        raise unknown_name("environment of several agents", name, known, advice)
     prefix, _, rest = name.partition(":")
     return prefix, rest
 

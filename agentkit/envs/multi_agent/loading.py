@@ -19,9 +19,10 @@ def make_multi_agent(environment: Any, /, seed: int = 0, *, raw: bool = False, *
     """Makes an environment of several agents, ready for agents.
 
     Args:
-        environment: ``agentkit:tic_tac_toe``, ``agentkit:matrix_game`` and the like, or ``pettingzoo:FAMILY/NAME`` such
-            as ``pettingzoo:classic/tictactoe_v3``; or a class, a function or an instance (which is copied) of a
-            `core.MultiAgentEnvironment`, of PettingZoo's kinds, or of a dm_env environment.
+        environment: ``agentkit:tic_tac_toe``, ``agentkit:matrix_game`` and the like, ``pettingzoo:FAMILY/NAME`` such
+            as ``pettingzoo:classic/tictactoe_v3``, or ``openspiel:NAME``; or a class, a function or an instance (which
+            is copied) of a `core.MultiAgentEnvironment`, of PettingZoo's kinds, of OpenSpiel's games, or of a dm_env
+            environment.
         seed: seeds everything; the same seed gives the same episodes for the same actions.
         raw: True gives it behind the interface only; False (the default) with actions in [-1, 1], single precision, and
             `save`/`restore` in mid-episode where it has `reseed`.
@@ -32,7 +33,7 @@ def make_multi_agent(environment: Any, /, seed: int = 0, *, raw: bool = False, *
 
     Raises:
         UnknownNameError: for an unknown name, with the nearest match.
-        MissingExtraError: PettingZoo, or what the environment needs, is not installed.
+        MissingExtraError: PettingZoo, OpenSpiel, or what the environment needs, is not installed.
         ConfigError: it takes no such setting.
         SpecError: what was handed in makes no such environment.
     """
@@ -79,6 +80,10 @@ def _call(factory: Any, seed: int, settings: dict[str, Any]) -> Any:
 def _adapted(made: Any, seed: int) -> MultiAgentEnvironment:
     if isinstance(made, MultiAgentEnvironment):
         return made
+    if "pyspiel" in sys.modules and isinstance(made, sys.modules["pyspiel"].Game):
+        from agentkit.envs.multi_agent.openspiel import OpenSpiel
+
+        return OpenSpiel(made, seed)
     if "pettingzoo" in sys.modules:  # Else it cannot be one of its environments.
         from agentkit.envs.multi_agent.pettingzoo import adapt, is_pettingzoo
 
@@ -90,5 +95,5 @@ def _adapted(made: Any, seed: int) -> MultiAgentEnvironment:
         return OneAgentEnvironment(made)
     raise SpecError(
         "Expected an environment of several agents (core.MultiAgentEnvironment, or PettingZoo's ParallelEnv or "
-        f"AECEnv), or a dm_env environment of one; found {type(made).__name__}."
+        f"AECEnv, a game of OpenSpiel's), or a dm_env environment of one; found {type(made).__name__}."
     )
