@@ -19,6 +19,9 @@ from agentkit.wrappers.base import EnvironmentWrapper
 
 SUFFIXES = (".mp4", ".gif")
 
+Camera = Callable[[Callable[[], np.ndarray]], None]
+"""Called with a function that draws, ``() -> uint8 [H, W, 3]``, after every step; takes the images that it wants."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Film:
@@ -113,7 +116,7 @@ class FilmedEnvironment(EnvironmentWrapper):
 
     Args:
         environment: an environment with ``render() -> uint8 [H, W, 3]``.
-        camera: called with ``render`` after every step and reset.
+        camera: shown every step and reset.
 
     Raises:
         ConfigError: it cannot render.
@@ -121,7 +124,7 @@ class FilmedEnvironment(EnvironmentWrapper):
 
     stateless = True
 
-    def __init__(self, environment: dm_env.Environment, camera: Callable[[Callable[[], np.ndarray]], None]):
+    def __init__(self, environment: dm_env.Environment, camera: Camera):
         super().__init__(environment)
         if not callable(getattr(environment, "render", None)):
             raise ConfigError(f"{type(environment).__name__} has no render(), so there is nothing to film.")

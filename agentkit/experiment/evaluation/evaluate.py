@@ -30,7 +30,7 @@ from agentkit.experiment.policies.restore_policy import check_fits, restore_poli
 from agentkit.experiment.policies.result import Result
 from agentkit.specs import EnvironmentSpec, make_environment_spec
 from agentkit.variables import VariableClient
-from agentkit.wrappers.film import Film, FilmedEnvironment, FilmWriter
+from agentkit.wrappers.film import Camera, Film, FilmedEnvironment, FilmWriter
 
 _ARGUMENTS = ("agent", "checkpoint", "environment", "environment_settings", "imports", "num_episodes", "video")
 
@@ -245,10 +245,12 @@ def evaluate(
     experiment = judged.experiment
     settings = {**experiment.environment_settings, **(environment_settings or {})}
     experiment = dataclasses.replace(experiment, environment_settings=settings)
-    with _filming(experiment, film) as shown, Evaluator(shown, judged.networks, judged.store) as evaluator:
-        evaluator.check_fits(judged.environment_spec)
-        records = evaluator.episodes(num_episodes, number=judged.steps or 0)
-        num_cut = evaluator.num_cut
+    with film_camera(film) as camera:
+        shown = experiment if camera is None else filmed(experiment, camera, film.size if film else None)
+        with Evaluator(shown, judged.networks, judged.store) as evaluator:
+            evaluator.check_fits(judged.environment_spec)
+            records = evaluator.episodes(num_episodes, number=judged.steps or 0)
+            num_cut = evaluator.num_cut
     return {
         "steps": judged.steps,
         "updates": judged.updates,
@@ -260,7 +262,7 @@ def evaluate(
 
 def show(
     run_directory: str | pathlib.Path,
-    camera: Callable[[Callable[[], np.ndarray]], None],
+    camera: Camera,
     num_episodes: int = 1,
     size: int | None = None,
     *,
@@ -287,9 +289,7 @@ def show(
     return [record["episode_return"] for record in records]
 
 
-def filmed(
-    experiment: ExperimentConfig, camera: Callable[[Callable[[], np.ndarray]], None], size: int | None
-) -> ExperimentConfig:
+def filmed(experiment: ExperimentConfig, camera: Camera, size: int | None) -> ExperimentConfig:
     """Returns the experiment with an environment that shows every step to a camera; see `FilmedEnvironment`.
 
     Args:
@@ -308,16 +308,16 @@ def filmed(
 
 
 @contextlib.contextmanager
-def _filming(experiment: ExperimentConfig, film: Film | None) -> Iterator[ExperimentConfig]:
-    """Yields the experiment with an environment whose first steps are a film in the end."""
+def film_camera(film: Film | None) -> Iterator[Camera | None]:
+    """Yields a camera whose first images are a film in the end, or none after an error; None for no film."""
     if film is None:
-        yield experiment
+        yield None
         return
     writer, folder = FilmWriter(film), pathlib.Path(film.path).parent
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        yield filmed(experiment, writer.take, film.size)
+        yield writer.take
         writer.close()
     except BaseException:
         writer.abandon()
