@@ -202,9 +202,8 @@ def test_what_is_for_one_agent_refuses_a_run_of_several(tmp_path):
     for call in (agentkit.evaluate, agentkit.load):
         with pytest.raises(ConfigError, match="is a run of several agents, and this is for runs of one"):
             call(tmp_path / "run")
-    for call in (agentkit.launch, lambda experiment: agentkit.run_seeds(experiment, [0, 1])):
-        with pytest.raises(ConfigError, match="experiments of several agents run in one process so far"):
-            call(config(tmp_path / "other"))
+    with pytest.raises(ConfigError, match="experiments of several agents run in one process so far"):
+        agentkit.launch(config(tmp_path / "other"))
     with pytest.raises(ConfigError, match="take no callbacks yet"):
         agentkit.run(config(), callbacks=[agentkit.callbacks.keep_best()])
 
@@ -242,12 +241,22 @@ def test_what_draws_no_images_is_not_filmed(tmp_path):
     assert not (tmp_path / "film").exists()
 
 
+@pytest.mark.full
+def test_seeds_are_runs_of_a_group_that_goes_on(tmp_path):
+    agentkit.run_seeds(config(tmp_path / "group", policy_of="each", num_steps=40), [0, 3])
+    alone = config(tmp_path / "alone", policy_of="each", num_steps=40, seed=3)
+    agentkit.run(alone)
+    assert_equal(saved(tmp_path / "group" / "seed3")["learner"], saved(tmp_path / "alone")["learner"])
+    assert main(["train", "--resume", str(tmp_path / "group"), "--steps", "60"]) == 0
+    assert [saved(tmp_path / "group" / f"seed{seed}")["num_steps"] for seed in (0, 3)] == [60, 60]
+
+
 @pytest.mark.parametrize(
     "words, message",
     [
         (["--num-envs", "2"], "--num-envs is not for several agents"),
         (["--on-device"], "--on-device is not for several agents"),
-        (["--seeds", "0:2"], "--seeds is not for several agents"),
+        (["--jobs", "2"], "--jobs is of --seeds"),
         (["--preset", "auto"], "--preset is not for several agents"),
         (["--wrapper", "step_limit(max_steps=3)"], "--wrapper is not for several agents"),
     ],

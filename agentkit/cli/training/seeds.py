@@ -56,19 +56,32 @@ def train_seeds(arguments: argparse.Namespace) -> int:
     for name in ("profile", "jax_trace"):
         if getattr(arguments, name):
             raise ConfigError(f"--{name.replace('_', '-')} is of one run; leave out --seeds.")
+    seeds = take_seeds(arguments)
+    replay = "in_process" if arguments.replay is None else arguments.replay
+    return start_group(new_experiment(arguments, "train", replay=replay, progress=True), seeds, arguments)
+
+
+def take_seeds(arguments: argparse.Namespace) -> list[int]:
+    """Returns the seeds of ``--seeds``, the first of which becomes that of ``--seed``.
+
+    Raises:
+        ConfigError: both are given.
+    """
     if arguments.seed is not None:
         raise ConfigError("--seed and --seeds are both given; give one of them.")
     seeds = parse_seeds(arguments.seeds)
-    jobs = 1 if arguments.jobs is None else arguments.jobs
-    replay = "in_process" if arguments.replay is None else arguments.replay
     arguments.seed = seeds[0]
-    plan = new_experiment(arguments, "train", replay=replay, progress=True)
+    return seeds
+
+
+def start_group(plan: Any, seeds: Sequence[int], arguments: argparse.Namespace) -> int:
+    """Runs an experiment with each seed in a new group folder; returns as `train_seeds` does."""
     for seed in seeds:
         dataclasses.replace(plan, seed=seed)  # Refuses a seed that is too large, before there is a folder.
     plan, folder = in_new_folder(plan, arguments, f"seeds{_short(seeds)}")
     show_evaluation(plan)
     with folder.removed_if_refused():
-        return _run(plan, seeds, jobs, arguments.imports)
+        return _run(plan, seeds, 1 if arguments.jobs is None else arguments.jobs, arguments.imports)
 
 
 def resume_seeds(arguments: argparse.Namespace) -> int:
@@ -77,6 +90,8 @@ def resume_seeds(arguments: argparse.Namespace) -> int:
     Raises:
         ConfigError: settings were given that are the group's own.
     """
+    from agentkit.cli.training.several import refuse_of_one_agent
+    from agentkit.experiment import MultiAgentConfig
     from agentkit.experiment.sweeps.seeds import read_group
 
     for name in ("profile", "jax_trace"):
@@ -84,7 +99,10 @@ def resume_seeds(arguments: argparse.Namespace) -> int:
             raise ConfigError(f"--{name.replace('_', '-')} is of one run; give one of the group's run folders.")
     changes = changes_of_resumed(arguments, is_group=True)
     plan, seeds, jobs = read_group(arguments.resume, progress=True, **changes)
-    plan = dataclasses.replace(plan, callbacks=changed_callbacks(plan.callbacks, arguments))
+    if isinstance(plan, MultiAgentConfig):
+        refuse_of_one_agent(arguments)
+    else:
+        plan = dataclasses.replace(plan, callbacks=changed_callbacks(plan.callbacks, arguments))
     return _run(plan, seeds, arguments.jobs or jobs, arguments.imports, resume=True)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from agentkit.cli.screen import say
 from agentkit.cli.summary import finish
 from agentkit.cli.training.new_run import changes_of_resumed, in_new_folder, show_evaluation
+from agentkit.cli.training.seeds import start_group, take_seeds
 from agentkit.cli.values.environments import (
     find_environment,
     find_torso,
@@ -25,7 +26,6 @@ _REFUSED = (
     (("num_envs", "workers", "ready"), "one environment is stepped, in this process"),
     (("replay",), "each policy has an in-process replay"),
     (("on_device",), "the compiled loop is for one agent"),
-    (("seeds", "jobs"), "groups of seeds are of one agent; start the command once for each --seed"),
     (("data", "data_share", "init_from", "init_checkpoint"), "policies begin anew; Frozen in Python plays as it was"),
     (("devices",), "learners share one device"),
     (("wrapper", "column", "view"), "they are of one agent's stream; change the environment itself"),
@@ -63,6 +63,9 @@ def train_several(arguments: argparse.Namespace) -> int:
                 f"{name} is missing. Example: agentkit train dqn --env pettingzoo:classic/tictactoe_v3 --policies "
                 "shared --steps 20k"
             )
+    if arguments.seeds is None and arguments.jobs is not None:
+        raise ConfigError("--jobs is of --seeds, such as --seeds 0:5 --jobs 2; one run is one process.")
+    seeds = None if arguments.seeds is None else take_seeds(arguments)
     from agentkit import experiment
     from agentkit.agents import registry
     from agentkit.experiment.train_by_name import with_addons
@@ -85,6 +88,8 @@ def train_several(arguments: argparse.Namespace) -> int:
         | {field: value for field, value in given.items() if value is not None},
     )
     check_several(plan)
+    if seeds is not None:
+        return start_group(plan, seeds, arguments)
     plan, folder = in_new_folder(plan, arguments)
     show_evaluation(plan)
     with folder.removed_if_refused():
@@ -94,6 +99,8 @@ def train_several(arguments: argparse.Namespace) -> int:
 def resume_several(arguments: argparse.Namespace) -> int:
     """Goes on with a run of several agents."""
     refuse_of_one_agent(arguments)
+    if arguments.seeds is not None or arguments.jobs is not None:
+        raise ConfigError("--seeds and --jobs are of a group of runs, and this is one run. Leave them out.")
     changes = changes_of_resumed(arguments)
     from agentkit import experiment
 

@@ -315,6 +315,13 @@ def read_multi_agent_config(
     record = read_record(directory)
     if "policies" not in record:
         raise ConfigError(f"{directory} is a run of one agent.")
+    return multi_agent_from_record(record, directory, imports=imports, **changes)
+
+
+def multi_agent_from_record(
+    record: Mapping[str, Any], directory: str | pathlib.Path, *, imports: Sequence[str] = (), **changes: Any
+) -> MultiAgentConfig:
+    """Returns the experiment that `MultiAgentConfig.describe` described; raises as `read_multi_agent_config`."""
     names = {field.name for field in dataclasses.fields(MultiAgentConfig)}
     settings = {name: value for name, value in record.items() if name in names}
     try:

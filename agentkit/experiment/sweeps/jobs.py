@@ -11,7 +11,7 @@ import dataclasses
 import os
 import pathlib
 import time
-from typing import NamedTuple, Self, final
+from typing import Any, NamedTuple, Self, final
 
 import cloudpickle
 
@@ -20,7 +20,6 @@ from agentkit.checkpoint import write_json
 from agentkit.distributed.guard import Guard
 from agentkit.distributed.processes import RunningProcess, start_process
 from agentkit.errors import ConfigError
-from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.files import open_to_append, open_to_read, read_json
 
 FINISHED, STOPPED, FAILED = "finished", "stopped", "failed"
@@ -39,11 +38,11 @@ class Job(NamedTuple):
 
     Attributes:
         name: as messages have it: "seed 3".
-        experiment: with a run folder.
+        experiment: an `ExperimentConfig` or a `MultiAgentConfig`, with a run folder.
     """
 
     name: str
-    experiment: ExperimentConfig
+    experiment: Any
 
     @property
     def directory(self) -> pathlib.Path:

@@ -17,7 +17,7 @@ from agentkit.errors import AgentkitError, ConfigError, says_what_was_meant
 from agentkit.experiment.checks.short_runs import warnings_of
 from agentkit.experiment.config import callback_record
 from agentkit.experiment.config.experiment_config import ExperimentConfig
-from agentkit.experiment.multi_agent.config import refuse_several_agents
+from agentkit.experiment.multi_agent.config import MultiAgentConfig, multi_agent_from_record
 from agentkit.experiment.runs.config_json import check_run_directory, damaged, experiment_from_record
 from agentkit.experiment.runs.lock import run_lock
 from agentkit.experiment.runs.loggers import check_installed
@@ -79,7 +79,7 @@ class RunsFailedError(AgentkitError, RuntimeError):
 
 @says_what_was_meant
 def run_seeds(
-    experiment: ExperimentConfig,
+    experiment: ExperimentConfig | MultiAgentConfig,
     seeds: Sequence[int] = range(5),
     jobs: int = 1,
     *,
@@ -104,14 +104,13 @@ def run_seeds(
         ConfigError: seeds or jobs are impossible; or the folder has a group in it and `resume` is False, or none.
         RunsFailedError: a run failed; its `results` are what is returned otherwise.
     """
-    refuse_several_agents(experiment, "run_seeds")
     seeds = check_seeds(seeds)
     experiments = [dataclasses.replace(experiment, seed=seed) for seed in seeds]  # Refuses a seed that is none.
     if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
         raise ConfigError(f"jobs must be a whole number of at least 1, found {jobs!r}.")
     if experiment.on_device:
-        check_together(experiments, jobs)
-    check_installed(experiment)
+        check_together(experiments, jobs)  # type: ignore[arg-type]  # Of one agent: none of several is on the device.
+    check_installed(experiment)  # type: ignore[arg-type]  # It asks for what both kinds of experiment have.
     if experiment.run_directory is None:
         if resume:
             raise ConfigError("To resume, an experiment needs the run_directory it was saved in.")
@@ -146,7 +145,7 @@ def check_seeds(seeds: Sequence[int]) -> list[int]:
 
 def read_group(
     directory: str | pathlib.Path, *, imports: Sequence[str] = (), **changes: Any
-) -> tuple[ExperimentConfig, list[int], int]:
+) -> tuple[ExperimentConfig | MultiAgentConfig, list[int], int]:
     """Returns the experiment, with its callbacks, the seeds and the number of jobs of a group's folder.
 
     Args:
@@ -158,6 +157,9 @@ def read_group(
         ConfigError: there is no group there, or its experiment cannot be made again.
     """
     record = _read_record(pathlib.Path(directory))
+    if "policies" in record["experiment"]:
+        several = multi_agent_from_record(record["experiment"], directory, imports=imports, **changes)
+        return several, record["seeds"], record["jobs"]
     changes.setdefault("callbacks", callback_record.rebuild(record["experiment"], directory, imports))
     experiment = experiment_from_record(record["experiment"], directory, imports=imports, **changes)
     return experiment, record["seeds"], record["jobs"]
@@ -183,7 +185,11 @@ def _read_record(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def _begin_group(
-    experiment: ExperimentConfig, folder: pathlib.Path, seeds: Sequence[int], jobs: int, resume: bool
+    experiment: ExperimentConfig | MultiAgentConfig,
+    folder: pathlib.Path,
+    seeds: Sequence[int],
+    jobs: int,
+    resume: bool,
 ) -> int | None:
     """Writes or reads ``group.json``; returns the threads of each run, which a resumed group keeps: see `jobs`."""
     if resume:
@@ -192,7 +198,7 @@ def _begin_group(
             raise ConfigError(f"{folder} has the seeds {record['seeds']}; this experiment has {list(seeds)}.")
         threads: int | None = record.get("threads")
         return threads
-    check_run_directory(experiment, resume=False)
+    check_run_directory(experiment, resume=False)  # type: ignore[arg-type]
     if is_group(folder):
         raise ConfigError(f"{folder} has a group of seeds in it already. Resume it, or choose another run_directory.")
     threads = share_of_threads(jobs)
@@ -202,7 +208,11 @@ def _begin_group(
 
 
 def _run_group(
-    experiment: ExperimentConfig, seeds: Sequence[int], num_jobs: int, folder: pathlib.Path, threads: int | None
+    experiment: ExperimentConfig | MultiAgentConfig,
+    seeds: Sequence[int],
+    num_jobs: int,
+    folder: pathlib.Path,
+    threads: int | None,
 ) -> list[SeedResult]:
     jobs = {
         seed: Job(
@@ -219,7 +229,7 @@ def _run_group(
         RunsTable(quiet=not experiment.progress) as table,
         JobsTogether(stop) if experiment.on_device else JobProcesses(threads) as processes,
     ):
-        for line in warnings_of(experiment):
+        for line in warnings_of(experiment) if isinstance(experiment, ExperimentConfig) else ():
             table.message(line)
         view = _View(jobs, table)
         while (waiting and not stop.requested) or processes.running:
