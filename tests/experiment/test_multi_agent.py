@@ -242,12 +242,15 @@ def test_what_draws_no_images_is_not_filmed(tmp_path):
 
 
 @pytest.mark.full
-def test_seeds_are_runs_of_a_group_that_goes_on(tmp_path):
+def test_seeds_are_runs_of_a_group_that_goes_on(tmp_path, capsys):
     agentkit.run_seeds(config(tmp_path / "group", policy_of="each", num_steps=40), [0, 3])
     alone = config(tmp_path / "alone", policy_of="each", num_steps=40, seed=3)
     agentkit.run(alone)
     assert_equal(saved(tmp_path / "group" / "seed3")["learner"], saved(tmp_path / "alone")["learner"])
-    assert main(["train", "--resume", str(tmp_path / "group"), "--steps", "60"]) == 0
+    group = str(tmp_path / "group")
+    assert main(["train", "--resume", group, "--steps", "60", "--stop-at-return", "1"]) == 2
+    assert "here are several" in capsys.readouterr().err
+    assert main(["train", "--resume", group, "--steps", "60"]) == 0
     assert [saved(tmp_path / "group" / f"seed{seed}")["num_steps"] for seed in (0, 3)] == [60, 60]
 
 
