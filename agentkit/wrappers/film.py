@@ -19,9 +19,6 @@ from agentkit.wrappers.base import EnvironmentWrapper
 
 SUFFIXES = (".mp4", ".gif")
 
-Camera = Callable[[Callable[[], np.ndarray]], None]
-"""Called with a function that draws, ``() -> uint8 [H, W, 3]``, after every step; takes the images that it wants."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Film:
@@ -116,7 +113,7 @@ class FilmedEnvironment(EnvironmentWrapper):
 
     Args:
         environment: an environment with ``render() -> uint8 [H, W, 3]``.
-        camera: shown every step and reset.
+        camera: called with ``render`` after every step and reset.
 
     Raises:
         ConfigError: it cannot render.
@@ -124,7 +121,7 @@ class FilmedEnvironment(EnvironmentWrapper):
 
     stateless = True
 
-    def __init__(self, environment: dm_env.Environment, camera: Camera):
+    def __init__(self, environment: dm_env.Environment, camera: Callable[[Callable[[], np.ndarray]], None]):
         super().__init__(environment)
         if not callable(getattr(environment, "render", None)):
             raise ConfigError(f"{type(environment).__name__} has no render(), so there is nothing to film.")

@@ -30,7 +30,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
     record = experiment.read_record(arguments.run)
     environment = record["environment"]
     if "policies" in record:
-        return _evaluate_several(arguments, environment, imports, film)
+        return _evaluate_several(arguments, environment, imports)
     if arguments.opponent or arguments.tournament:
         option = "--opponent" if arguments.opponent else "--tournament"
         raise ConfigError(f"{option} is for runs of several agents. Leave it out.")
@@ -56,36 +56,25 @@ def evaluate(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def opponents_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Returns who plays by another policy, as ``--opponent`` says: "random" or a `Frozen` by agent id.
-
-    Raises:
-        ConfigError: it is no AGENT=RUN.
-    """
+def _evaluate_several(arguments: argparse.Namespace, environment: str | None, imports: Sequence[str]) -> int:
+    """Plays episodes of several agents; prints a line for each, with its mean return and its wins."""
+    if arguments.video is not None:
+        raise ConfigError("--video is not for several agents yet: it films one. Leave it out.")
+    from agentkit import experiment
     from agentkit.experiment.multi_agent.config import Frozen
 
-    opponents: dict[str, Any] = {}
+    changes: dict[str, Any] = {} if arguments.max_steps is None else {"evaluation_max_steps": arguments.max_steps}
+    if settings := parse_environment_settings(arguments.env_set, environment):
+        changes["environment_settings"] = settings
+    opponents: dict[str, Frozen | str] = {}
     for text in arguments.opponent or ():
         agent_id, _, run = text.partition("=")
         run, _, policy = run.partition(":")
         if not run:
             raise ConfigError(f"--opponent: expected AGENT=RUN, AGENT=RUN:POLICY or AGENT=random, found {text!r}.")
         opponents[agent_id] = "random" if run == "random" else Frozen(run, policy or None)
-    return opponents
-
-
-def _evaluate_several(arguments: argparse.Namespace, environment: str | None, imports: Sequence[str], film: Any) -> int:
-    """Plays episodes of several agents; prints a line for each, with its mean return and its wins."""
-    from agentkit import experiment
-
-    changes: dict[str, Any] = {} if arguments.max_steps is None else {"evaluation_max_steps": arguments.max_steps}
-    if settings := parse_environment_settings(arguments.env_set, environment):
-        changes["environment_settings"] = settings
-    opponents = opponents_of(arguments)
     try:
         if arguments.tournament:
-            if film is not None:
-                raise ConfigError("--video: a tournament is many games of many pairs, and is not filmed. Leave it out.")
             with interruptible():
                 table = experiment.play_tournament(
                     arguments.run, arguments.episodes, checkpoint=arguments.checkpoint, others=opponents,
@@ -95,7 +84,7 @@ def _evaluate_several(arguments: argparse.Namespace, environment: str | None, im
             return 0
         with interruptible():
             found = experiment.evaluate_multi_agent(
-                arguments.run, arguments.episodes, film, checkpoint=arguments.checkpoint, opponents=opponents,
+                arguments.run, arguments.episodes, checkpoint=arguments.checkpoint, opponents=opponents,
                 imports=imports, **changes,
             )  # fmt: skip
     except CheckpointError as error:
@@ -112,8 +101,6 @@ def _evaluate_several(arguments: argparse.Namespace, environment: str | None, im
     )
     if found["episodes_cut"]:
         say(f"{found['episodes_cut']} of the episodes were cut off (--max-steps).")
-    if film is not None:
-        print(f"Wrote {film.path}")
     return 0
 
 

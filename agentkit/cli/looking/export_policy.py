@@ -31,21 +31,15 @@ def export_policy(arguments: argparse.Namespace) -> int:
         raise ConfigError("--episodes: a policy file has no environment to play in. Give the run folder.")
     if not is_file:
         check_is_run(arguments.run)
-    from agentkit.experiment import read_record
     from agentkit.experiment.policies.export import formats
     from agentkit.experiment.publishing import card
 
     format = formats.check_format(arguments.out, arguments.format)
     imports = import_packages(arguments.imports)
-    is_one = is_file or "policies" not in read_record(arguments.run)
-    if is_one and arguments.policy is not None:
-        raise ConfigError(f"--policy is for runs of several agents, and {arguments.run} has one policy. Leave it out.")
-    if not is_one and arguments.episodes is not None:
-        raise ConfigError("--episodes is for a model card, which policies of several agents have not. Leave it out.")
-    policy = _load(arguments.run, imports) if is_one else _load_one_of(arguments.run, arguments.policy, imports)
+    policy = _load(arguments.run, imports)
     if arguments.out is None:
         check_links(Path(arguments.run))
-        output = Path(arguments.run) / "policy" / f"{arguments.policy or 'policy'}{formats.SUFFIXES[format]}"
+        output = Path(arguments.run) / "policy" / f"policy{formats.SUFFIXES[format]}"
         made = not output.parent.exists()
         output.parent.mkdir(exist_ok=True)
     else:
@@ -61,7 +55,7 @@ def export_policy(arguments: argparse.Namespace) -> int:
         print(f"Wrote {file}{_size(file)}")
     if format != "policy":
         print("Read it back: its actions are the policy's, on 4 steps of 64 episodes.")
-    if is_one and not is_file:
+    if not is_file:
         path = card.card_path(output.parent)
         returns = card.returns_of(arguments.run, arguments.episodes, imports)
         card.write_card(path, arguments.run, returns, output.name, format, formats.input_names(policy))
@@ -102,15 +96,6 @@ def _load(run: str, imports: tuple[str, ...]) -> LoadedPolicy:
 
     try:
         return experiment.load(run, imports=imports)
-    except CheckpointError as error:
-        raise ConfigError(str(error)) from error
-
-
-def _load_one_of(run: str, policy: str | None, imports: tuple[str, ...]) -> LoadedPolicy:
-    from agentkit import experiment
-
-    try:
-        return experiment.load_multi_agent(run, policy, imports=imports)
     except CheckpointError as error:
         raise ConfigError(str(error)) from error
 

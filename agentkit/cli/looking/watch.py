@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast, final
+from typing import Any, final
 
 import numpy as np
 
 from agentkit.cli.interrupts import interruptible
-from agentkit.cli.looking.evaluate import film_of, opponents_of
+from agentkit.cli.looking.evaluate import film_of
 from agentkit.cli.screen import say
 from agentkit.cli.values.environments import import_packages, parse_environment_settings, refusing_settings
 from agentkit.cli.values.runs import check_is_run, describe_returns
@@ -29,20 +29,14 @@ def watch(arguments: argparse.Namespace) -> int:
     from agentkit.envs.rendering import has_display
 
     imports = import_packages(arguments.imports)
-    record = experiment.read_record(arguments.run)
-    environment = record["environment"]
+    environment = experiment.read_record(arguments.run)["environment"]
     settings = parse_environment_settings(arguments.env_set, environment)
     film = _film(arguments)
     in_window = arguments.out is None and has_display() and Window.possible()
     window = Window(film.frames_per_second, str(environment)) if in_window else None
     try:
         with refusing_settings(environment, settings):
-            if "policies" in record:
-                returns = _play_several(arguments, film, window, settings, imports)
-            elif arguments.opponent:
-                raise ConfigError("--opponent is for runs of several agents. Leave it out.")
-            else:
-                returns = _play(arguments, film, window, environment_settings=settings, imports=imports)
+            returns = _play(arguments, film, window, environment_settings=settings, imports=imports)
     except CheckpointError as error:
         raise ConfigError(str(error)) from error
     if returns:
@@ -70,23 +64,6 @@ def _play(arguments: argparse.Namespace, film: Any, window: Window | None, **opt
             return evaluate(arguments.run, arguments.episodes, film, **options)["episode_return"]
         try:
             return show(arguments.run, window.take, arguments.episodes, film.size, **options)
-        except ClosedError:
-            return []
-
-
-def _play_several(
-    arguments: argparse.Namespace, film: Any, window: Window | None, settings: dict[str, Any], imports: Sequence[str]
-) -> list[float]:
-    from agentkit.experiment.evaluation.evaluate import film_camera
-    from agentkit.experiment.multi_agent.evaluation import show_multi_agent
-
-    options: dict[str, Any] = {"opponents": opponents_of(arguments), "imports": imports}
-    if settings:
-        options["environment_settings"] = settings
-    with interruptible(), film_camera(film if window is None else None) as of_film:
-        camera = of_film or cast(Window, window).take
-        try:
-            return show_multi_agent(arguments.run, camera, arguments.episodes, **options)
         except ClosedError:
             return []
 

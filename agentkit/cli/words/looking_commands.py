@@ -60,7 +60,12 @@ def add_evaluate_and_plot(commands: Commands[Parser]) -> None:
         metavar="WHICH",
         help="newest, best (of all evaluations), or the step of one that is there; default: %(default)s",
     )
-    _add_opponent(evaluate)
+    evaluate.add_argument(
+        "--opponent",
+        action="append",
+        metavar="AGENT=RUN",
+        help="of several agents: who plays by another policy: RUN, RUN:POLICY, a policy file, or random; repeatable",
+    )
     evaluate.add_argument(
         "--tournament",
         action="store_true",
@@ -72,15 +77,6 @@ def add_evaluate_and_plot(commands: Commands[Parser]) -> None:
     evaluate.add_argument("--video", metavar="FILE", help="also film it: .mp4, with the extra 'video', or .gif")
     add_film(evaluate)
     _add_pictures(commands)
-
-
-def _add_opponent(parser: Parser) -> None:
-    parser.add_argument(
-        "--opponent",
-        action="append",
-        metavar="AGENT=RUN",
-        help="of several agents: who plays by another policy: RUN, RUN:POLICY, a policy file, or random; repeatable",
-    )
 
 
 def _add_pictures(commands: Commands[Parser]) -> None:
@@ -143,7 +139,6 @@ def add_policies(commands: Commands[Parser]) -> None:
     watch.add_argument("run", metavar="RUN", help="a run folder, as 'agentkit train' names it at the end")
     watch.add_argument("--episodes", type=positive, default=3, metavar="N", help="default: %(default)s")
     add_out(watch, "film it there instead: .mp4, with the extra 'video', or .gif")
-    _add_opponent(watch)
     add_environment_settings(watch)
     add_import(watch)
     add_film(watch)
@@ -156,7 +151,6 @@ def add_policies(commands: Commands[Parser]) -> None:
     )
     export.add_argument("run", metavar="RUN", help="a run folder, or a policy file .npz")
     add_out(export, "default: RUN/policy/policy with the format's suffix")
-    export.add_argument("--policy", metavar="ID", help="of several agents: which one; default: the only one")
     export.add_argument("--format", metavar="FORMAT", help=f"{', '.join(FORMATS)}; default: by the suffix, or policy")
     _add_card(export)
     push = add_command(

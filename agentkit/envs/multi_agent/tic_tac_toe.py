@@ -71,19 +71,6 @@ class TicTacToe(TurnEnvironment):
             specs.ACTION_MASK: free.astype(np.int8),
         }
 
-    def render(self) -> np.ndarray:
-        """Returns an image of the board, uint8 ``[120, 120, 3]``: rings of "first" and crosses of "second"."""
-        across, down = np.meshgrid(np.linspace(-1, 1, 40), np.linspace(-1, 1, 40))
-        ring = np.abs(np.hypot(across, down) - 0.6) < 0.1
-        cross = (np.abs(np.abs(across) - np.abs(down)) < 0.14) & (np.abs(across) < 0.65)
-        edge = np.maximum(np.abs(across), np.abs(down)) > 0.97
-        board = np.full((3, 3, 40, 40, 3), 255, np.uint8)
-        board[:, :, edge] = 160
-        for square, (first, second) in enumerate(self._squares):
-            if first or second:
-                board[square // 3, square % 3][ring if first else cross] = (200, 40, 40) if first else (40, 60, 180)
-        return board.transpose(0, 2, 1, 3, 4).reshape(120, 120, 3)
-
     def state_spec(self) -> specs.BoundedArray:
         """Returns float32 ``[9, 2]`` in [0, 1]."""
         return specs.BoundedArray((9, 2), np.float32, 0.0, 1.0, "state")

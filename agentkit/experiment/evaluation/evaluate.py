@@ -30,7 +30,7 @@ from agentkit.experiment.policies.restore_policy import check_fits, restore_poli
 from agentkit.experiment.policies.result import Result
 from agentkit.specs import EnvironmentSpec, make_environment_spec
 from agentkit.variables import VariableClient
-from agentkit.wrappers.film import Camera, Film, FilmedEnvironment, FilmWriter
+from agentkit.wrappers.film import Film, FilmedEnvironment, FilmWriter
 
 _ARGUMENTS = ("agent", "checkpoint", "environment", "environment_settings", "imports", "num_episodes", "video")
 
@@ -245,12 +245,10 @@ def evaluate(
     experiment = judged.experiment
     settings = {**experiment.environment_settings, **(environment_settings or {})}
     experiment = dataclasses.replace(experiment, environment_settings=settings)
-    with film_camera(film) as camera:
-        shown = experiment if camera is None else filmed(experiment, camera, film.size if film else None)
-        with Evaluator(shown, judged.networks, judged.store) as evaluator:
-            evaluator.check_fits(judged.environment_spec)
-            records = evaluator.episodes(num_episodes, number=judged.steps or 0)
-            num_cut = evaluator.num_cut
+    with _filming(experiment, film) as shown, Evaluator(shown, judged.networks, judged.store) as evaluator:
+        evaluator.check_fits(judged.environment_spec)
+        records = evaluator.episodes(num_episodes, number=judged.steps or 0)
+        num_cut = evaluator.num_cut
     return {
         "steps": judged.steps,
         "updates": judged.updates,
@@ -262,7 +260,7 @@ def evaluate(
 
 def show(
     run_directory: str | pathlib.Path,
-    camera: Camera,
+    camera: Callable[[Callable[[], np.ndarray]], None],
     num_episodes: int = 1,
     size: int | None = None,
     *,
@@ -289,7 +287,9 @@ def show(
     return [record["episode_return"] for record in records]
 
 
-def filmed(experiment: ExperimentConfig, camera: Camera, size: int | None) -> ExperimentConfig:
+def filmed(
+    experiment: ExperimentConfig, camera: Callable[[Callable[[], np.ndarray]], None], size: int | None
+) -> ExperimentConfig:
     """Returns the experiment with an environment that shows every step to a camera; see `FilmedEnvironment`.
 
     Args:
@@ -308,16 +308,16 @@ def filmed(experiment: ExperimentConfig, camera: Camera, size: int | None) -> Ex
 
 
 @contextlib.contextmanager
-def film_camera(film: Film | None) -> Iterator[Camera | None]:
-    """Yields a camera whose first images are a film in the end, or none after an error; None for no film."""
+def _filming(experiment: ExperimentConfig, film: Film | None) -> Iterator[ExperimentConfig]:
+    """Yields the experiment with an environment whose first steps are a film in the end."""
     if film is None:
-        yield None
+        yield experiment
         return
     writer, folder = FilmWriter(film), pathlib.Path(film.path).parent
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        yield writer.take
+        yield filmed(experiment, writer.take, film.size)
         writer.close()
     except BaseException:
         writer.abandon()

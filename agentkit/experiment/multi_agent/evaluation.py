@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self, final
@@ -14,14 +13,13 @@ from agentkit.envs.step_check import StepCheck
 from agentkit.errors import ConfigError, says_what_was_meant, unknown_name
 from agentkit.experiment.checks.step_watch import StepWatch
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
-from agentkit.experiment.evaluation.evaluate import film_camera, seed_of_evaluation, summarise, wants_another
+from agentkit.experiment.evaluation.evaluate import seed_of_evaluation, summarise, wants_another
 from agentkit.experiment.multi_agent.config import Frozen, MultiAgentConfig, read_multi_agent_config, who_plays
 from agentkit.experiment.multi_agent.loading import load_player, load_players, specs_of
 from agentkit.experiment.multi_agent.players import Player
 from agentkit.experiment.policies.restore_policy import find_checkpoint
 from agentkit.multi_agent_loop import MultiAgentLoop
 from agentkit.types import AgentId
-from agentkit.wrappers.film import Camera, Film
 
 _RETURN = "episode_return/"
 
@@ -73,34 +71,14 @@ class MultiAgentEvaluator:
         self.num_cut = loop.num_cut
         return summarise_agents(records)
 
-    def episodes(self, num_episodes: int, number: int = 0, camera: Camera | None = None) -> list[dict[str, float]]:
-        """Plays episodes and returns their own records; shows each step to a camera, where there is one.
-
-        Raises:
-            ConfigError: fewer than 1 episode, or the environment draws no images.
-        """
+    def episodes(self, num_episodes: int, number: int = 0) -> list[dict[str, float]]:
+        """Plays episodes and returns their own records."""
         if num_episodes < 1:
             raise ConfigError(f"Expected at least 1 episode, found {num_episodes}.")
-        loop, records = self._loop(number), list[dict[str, float]]()
-        while len(records) < num_episodes:
-            record = loop.step()
-            if camera is not None:
-                camera(self._draw)
-            if record is not None:
-                records.append(record)
+        loop = self._loop(number)
+        records = loop.run(num_episodes=num_episodes)
         self.num_cut = loop.num_cut
         return records
-
-    def _draw(self) -> np.ndarray:
-        """Returns an image of the environment, uint8 ``[H, W, 3]``."""
-        render = getattr(self._environment, "render", None)
-        image = render() if callable(render) else None
-        if not isinstance(image, np.ndarray) or image.ndim != 3:
-            found = "no render()" if not callable(render) else f"a render() that gives {type(image).__name__}"
-            raise ConfigError(
-                f"{self._config.environment} cannot be filmed: expected images, uint8 [H, W, 3]; found {found}."
-            )
-        return image
 
     def _loop(self, number: int) -> MultiAgentLoop:
         """Makes the loop of evaluation `number`, before its first episode."""
@@ -154,64 +132,36 @@ def summarise_agents(records: Sequence[Mapping[str, float]]) -> dict[str, float]
 def evaluate_multi_agent(
     run: str | pathlib.Path,
     num_episodes: int = 20,
-    video: str | pathlib.Path | Film | None = None,
     *,
     checkpoint: str | int = "newest",
-    **options: Any,
+    opponents: Mapping[AgentId, Frozen | str] | None = None,
+    imports: Sequence[str] = (),
+    **changes: Any,
 ) -> dict[str, float]:
     """Plays episodes with the policies of a run of several agents; returns means, by agent and in sum, and wins.
 
     Args:
         run: the run folder.
         num_episodes: at least 1.
-        video: a film of the first steps, as for `experiment.evaluate`.
         checkpoint: "newest", or a step.
-        **options: `opponents`, who is to play by another policy: by agent id "random", or a `Frozen` of another run;
-            `imports`, see `experiment.read_config`; or fields of `MultiAgentConfig`, such as `evaluation_max_steps`.
+        opponents: who is to play by another policy: by agent id "random", or a `Frozen` of another run.
+        imports: see `experiment.read_config`.
+        **changes: fields of `MultiAgentConfig`, such as `seed` or `evaluation_max_steps`.
 
     Returns:
         What `MultiAgentEvaluator.run` does, with ``steps``, those of the checkpoint, and ``episodes_cut``.
 
     Raises:
-        ConfigError: no such run or checkpoint, or a video of an environment that draws no images.
+        ConfigError: no such run or checkpoint.
         UnknownNameError: there is no such agent.
     """
-    film = video if video is None or isinstance(video, Film) else Film(video)
-    with film_camera(film) as camera, _evaluator_of(run, checkpoint, draws=film is not None, **options) as evaluator:
-        record = summarise_agents(evaluator.episodes(num_episodes, camera=camera))
-        return {"steps": find_checkpoint(run, checkpoint).step, **record, "episodes_cut": evaluator.num_cut}
-
-
-def show_multi_agent(run: str | pathlib.Path, camera: Camera, num_episodes: int = 1, **options: Any) -> list[float]:
-    """Plays the newest policies of a run of several agents in front of a camera; returns the returns of all in sum.
-
-    Args:
-        run: the run folder.
-        camera: shown each step.
-        num_episodes: at least 1.
-        **options: see `evaluate_multi_agent`.
-    """
-    with _evaluator_of(run, "newest", draws=True, **options) as evaluator:
-        return [record["episode_return"] for record in evaluator.episodes(num_episodes, camera=camera)]
-
-
-def _evaluator_of(
-    run: str | pathlib.Path,
-    checkpoint: str | int,
-    *,
-    draws: bool,
-    opponents: Mapping[AgentId, Frozen | str] | None = None,
-    imports: Sequence[str] = (),
-    **changes: Any,
-) -> MultiAgentEvaluator:
     config = read_multi_agent_config(run, imports=imports, **changes)
-    if draws and str(config.environment).startswith("pettingzoo:"):
-        settings = {**config.environment_settings, "render_mode": "rgb_array"}
-        config = dataclasses.replace(config, environment_settings=settings)
     players, agent_specs = load_players(config, run, checkpoint), specs_of(config)
     by_agent = {agent_id: players[policy_id] for agent_id, policy_id in who_plays(config, agent_specs).items()}
     for agent_id, opponent in (opponents or {}).items():
         if agent_id not in agent_specs:
             raise unknown_name("agent", agent_id, agent_specs)
         by_agent[agent_id] = load_player(opponent, agent_specs[agent_id])
-    return MultiAgentEvaluator(config, by_agent)
+    with MultiAgentEvaluator(config, by_agent) as evaluator:
+        record = summarise_agents(evaluator.episodes(num_episodes))
+        return {"steps": find_checkpoint(run, checkpoint).step, **record, "episodes_cut": evaluator.num_cut}
