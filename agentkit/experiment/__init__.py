@@ -20,12 +20,11 @@ from agentkit.experiment.launch.run import LaunchResult, launch, resume_launch, 
 from agentkit.experiment.local import resume, run
 from agentkit.experiment.multi_agent.config import Frozen, MultiAgentConfig, Pool, read_multi_agent_config
 from agentkit.experiment.multi_agent.evaluation import evaluate_multi_agent
-from agentkit.experiment.multi_agent.loading import load_multi_agent
+from agentkit.experiment.multi_agent.loading import load, load_multi_agent
 from agentkit.experiment.multi_agent.tournament import Tournament, play_tournament
 from agentkit.experiment.offline import OfflineConfig, read_offline_config, resume_offline, run_offline
 from agentkit.experiment.policies.export.formats import DifferentActionsError
 from agentkit.experiment.policies.loaded_policy import LoadedPolicy
-from agentkit.experiment.policies.loading import load
 from agentkit.experiment.policies.result import Result
 from agentkit.experiment.profiling.profile import Profile
 from agentkit.experiment.publishing.publish import push

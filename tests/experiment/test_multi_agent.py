@@ -198,7 +198,7 @@ def test_a_run_is_resumed_with_its_own_policies_only(tmp_path):
 
 def test_what_is_for_one_agent_refuses_a_run_of_several(tmp_path):
     agentkit.run(config(tmp_path / "run", num_steps=40))
-    for call in (agentkit.evaluate, agentkit.load):
+    for call in (agentkit.evaluate, lambda run: agentkit.sample(run, num_steps=2)):
         with pytest.raises(ConfigError, match="is a run of several agents, and this is for runs of one"):
             call(tmp_path / "run")
     with pytest.raises(ConfigError, match="experiments of several agents run in one process so far"):

@@ -12,7 +12,7 @@ import numpy as np
 from agentkit.cli.interrupts import interruptible
 from agentkit.cli.screen import say
 from agentkit.cli.values.environments import import_packages, parse_environment_settings, refusing_settings
-from agentkit.cli.values.runs import check_is_run, describe_returns
+from agentkit.cli.values.runs import check_is_run, describe_agents, describe_returns
 from agentkit.errors import CheckpointError, ConfigError
 
 
@@ -30,10 +30,9 @@ def evaluate(arguments: argparse.Namespace) -> int:
     record = experiment.read_record(arguments.run)
     environment = record["environment"]
     if "policies" in record:
-        return _evaluate_several(arguments, environment, imports)
+        return _evaluate_several(arguments, environment, imports, film)
     if arguments.opponent or arguments.tournament:
-        option = "--opponent" if arguments.opponent else "--tournament"
-        raise ConfigError(f"{option} is for runs of several agents. Leave it out.")
+        raise of_several_agents("--opponent" if arguments.opponent else "--tournament")
     settings = parse_environment_settings(arguments.env_set, environment)
     limit = {} if arguments.max_steps is None else {"evaluation_max_steps": arguments.max_steps}
     try:
@@ -56,16 +55,19 @@ def evaluate(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _evaluate_several(arguments: argparse.Namespace, environment: str | None, imports: Sequence[str]) -> int:
-    """Plays episodes of several agents; prints a line for each, with its mean return and its wins."""
-    if arguments.video is not None:
-        raise ConfigError("--video is not for several agents yet: it films one. Leave it out.")
-    from agentkit import experiment
-    from agentkit.experiment.multi_agent.config import Frozen
+def of_several_agents(option: str) -> ConfigError:
+    """Returns the error of an option that a run of one agent does not take."""
+    return ConfigError(f"{option} is for runs of several agents. Leave it out.")
 
-    changes: dict[str, Any] = {} if arguments.max_steps is None else {"evaluation_max_steps": arguments.max_steps}
-    if settings := parse_environment_settings(arguments.env_set, environment):
-        changes["environment_settings"] = settings
+
+def opponents_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Returns who plays by another policy than the run's, as ``--opponent`` says: a `Frozen` or "random" by agent id.
+
+    Raises:
+        ConfigError: one is not of the form AGENT=RUN.
+    """
+    from agentkit.experiment import Frozen
+
     opponents: dict[str, Frozen | str] = {}
     for text in arguments.opponent or ():
         agent_id, _, run = text.partition("=")
@@ -73,6 +75,19 @@ def _evaluate_several(arguments: argparse.Namespace, environment: str | None, im
         if not run:
             raise ConfigError(f"--opponent: expected AGENT=RUN, AGENT=RUN:POLICY or AGENT=random, found {text!r}.")
         opponents[agent_id] = "random" if run == "random" else Frozen(run, policy or None)
+    return opponents
+
+
+def _evaluate_several(arguments: argparse.Namespace, environment: str | None, imports: Sequence[str], film: Any) -> int:
+    """Plays episodes of several agents; prints a line for each, with its mean return and its wins."""
+    if arguments.tournament and film is not None:
+        raise ConfigError("--video films one game, and --tournament plays many. Leave one of them out.")
+    from agentkit import experiment
+
+    changes: dict[str, Any] = {} if arguments.max_steps is None else {"evaluation_max_steps": arguments.max_steps}
+    if settings := parse_environment_settings(arguments.env_set, environment):
+        changes["environment_settings"] = settings
+    opponents = opponents_of(arguments)
     try:
         if arguments.tournament:
             with interruptible():
@@ -84,23 +99,18 @@ def _evaluate_several(arguments: argparse.Namespace, environment: str | None, im
             return 0
         with interruptible():
             found = experiment.evaluate_multi_agent(
-                arguments.run, arguments.episodes, checkpoint=arguments.checkpoint, opponents=opponents,
+                arguments.run, arguments.episodes, film, checkpoint=arguments.checkpoint, opponents=opponents,
                 imports=imports, **changes,
             )  # fmt: skip
     except CheckpointError as error:
         raise ConfigError(str(error)) from error
     print(f"checkpoint of step {found['steps']:,.0f}")
-    for name, value in found.items():
-        what, _, agent_id = name.partition("/")
-        if what == "episode_return" and agent_id:
-            wins = f", wins {found[f'wins/{agent_id}']:.0%}" if f"wins/{agent_id}" in found else ""
-            say(f"{agent_id}: mean return {value:.2f}{wins}{' (opponent)' if agent_id in opponents else ''}")
-    say(
-        f"all: mean return {found['episode_return']:.2f}, minimum {found['episode_return_min']:.2f}, maximum "
-        f"{found['episode_return_max']:.2f} ({found['evaluation_episodes']} episodes)"
-    )
+    for line in describe_agents(found, opponents):
+        say(line)
     if found["episodes_cut"]:
         say(f"{found['episodes_cut']} of the episodes were cut off (--max-steps).")
+    if film is not None:
+        print(f"Wrote {film.path}")
     return 0
 
 

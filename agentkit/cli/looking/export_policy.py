@@ -36,20 +36,21 @@ def export_policy(arguments: argparse.Namespace) -> int:
 
     format = formats.check_format(arguments.out, arguments.format)
     imports = import_packages(arguments.imports)
-    policy = _load(arguments.run, imports)
+    policy = _load(arguments.run, arguments.policy, imports)
     if arguments.out is None:
         check_links(Path(arguments.run))
-        output = Path(arguments.run) / "policy" / f"policy{formats.SUFFIXES[format]}"
-        made = not output.parent.exists()
-        output.parent.mkdir(exist_ok=True)
+        folder = Path(arguments.run) / "policy" / (arguments.policy or "")  # Several policies lie side by side.
+        output = folder / f"policy{formats.SUFFIXES[format]}"
+        made = [path for path in (folder, folder.parent) if not path.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
     else:
-        output, made = Path(arguments.out), False
+        output, made = Path(arguments.out), []
     try:
         with interruptible():
             files = policy.export(output, format)
     except Exception:
-        if made:
-            output.parent.rmdir()
+        for path in made:
+            path.rmdir()
         raise
     for file in files:
         print(f"Wrote {file}{_size(file)}")
@@ -57,8 +58,9 @@ def export_policy(arguments: argparse.Namespace) -> int:
         print("Read it back: its actions are the policy's, on 4 steps of 64 episodes.")
     if not is_file:
         path = card.card_path(output.parent)
-        returns = card.returns_of(arguments.run, arguments.episodes, imports)
-        card.write_card(path, arguments.run, returns, output.name, format, formats.input_names(policy))
+        returns = card.returns_of(arguments.run, arguments.episodes, imports, arguments.policy)
+        inputs = formats.input_names(policy)
+        card.write_card(path, arguments.run, returns, output.name, format, inputs, arguments.policy)
         print(f"Wrote {path}: the model card.")
     return 0
 
@@ -79,6 +81,7 @@ def push(arguments: argparse.Namespace) -> int:
             place = publish(
                 arguments.run,
                 arguments.target,
+                policy=arguments.policy,
                 private=arguments.private,
                 num_episodes=arguments.episodes,
                 imports=imports,
@@ -91,11 +94,11 @@ def push(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _load(run: str, imports: tuple[str, ...]) -> LoadedPolicy:
+def _load(run: str, policy: str | None, imports: tuple[str, ...]) -> LoadedPolicy:
     from agentkit import experiment
 
     try:
-        return experiment.load(run, imports=imports)
+        return experiment.load(run, policy=policy, imports=imports)
     except CheckpointError as error:
         raise ConfigError(str(error)) from error
 

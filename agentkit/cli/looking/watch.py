@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 
 from agentkit.cli.interrupts import interruptible
-from agentkit.cli.looking.evaluate import film_of
+from agentkit.cli.looking.evaluate import film_of, of_several_agents, opponents_of
 from agentkit.cli.screen import say
 from agentkit.cli.values.environments import import_packages, parse_environment_settings, refusing_settings
-from agentkit.cli.values.runs import check_is_run, describe_returns
+from agentkit.cli.values.runs import check_is_run, describe_agents, describe_returns
 from agentkit.errors import CheckpointError, ConfigError, MissingExtraError
 
 
@@ -29,18 +29,21 @@ def watch(arguments: argparse.Namespace) -> int:
     from agentkit.envs.rendering import has_display
 
     imports = import_packages(arguments.imports)
-    environment = experiment.read_record(arguments.run)["environment"]
+    record = experiment.read_record(arguments.run)
+    environment, play = record["environment"], _play_several if "policies" in record else _play
+    if arguments.opponent and play is _play:
+        raise of_several_agents("--opponent")
     settings = parse_environment_settings(arguments.env_set, environment)
     film = _film(arguments)
     in_window = arguments.out is None and has_display() and Window.possible()
     window = Window(film.frames_per_second, str(environment)) if in_window else None
     try:
         with refusing_settings(environment, settings):
-            returns = _play(arguments, film, window, environment_settings=settings, imports=imports)
+            lines = play(arguments, film, window, environment_settings=settings, imports=imports)
     except CheckpointError as error:
         raise ConfigError(str(error)) from error
-    if returns:
-        say(describe_returns(np.asarray(returns, np.float64)))
+    for line in lines:
+        say(line)
     if window is None:
         say(f"{'There is no display to open a window on: wrote' if arguments.out is None else 'Wrote'} {film.path}")
     return 0
@@ -56,16 +59,37 @@ def _film(arguments: argparse.Namespace) -> Any:
         return film_of(arguments, str(Path(arguments.run) / "watch.gif"))
 
 
-def _play(arguments: argparse.Namespace, film: Any, window: Window | None, **options: Any) -> list[float]:
+def _play(arguments: argparse.Namespace, film: Any, window: Window | None, **options: Any) -> Sequence[str]:
+    """Plays one agent; returns a line about its returns, and none where the window was closed."""
     from agentkit.experiment.evaluation.evaluate import evaluate, show
 
     with interruptible():
         if window is None:
-            return evaluate(arguments.run, arguments.episodes, film, **options)["episode_return"]
-        try:
-            return show(arguments.run, window.take, arguments.episodes, film.size, **options)
-        except ClosedError:
-            return []
+            returns = evaluate(arguments.run, arguments.episodes, film, **options)["episode_return"]
+        else:
+            try:
+                returns = show(arguments.run, window.take, arguments.episodes, film.size, **options)
+            except ClosedError:
+                return ()
+    return [describe_returns(np.asarray(returns, np.float64))]
+
+
+def _play_several(arguments: argparse.Namespace, film: Any, window: Window | None, **options: Any) -> Sequence[str]:
+    """Plays several agents; returns lines about them, and none where the window was closed."""
+    from agentkit.experiment.multi_agent.evaluation import evaluate_multi_agent, show_multi_agent
+
+    opponents = opponents_of(arguments)
+    with interruptible():
+        if window is None:
+            record = evaluate_multi_agent(arguments.run, arguments.episodes, film, opponents=opponents, **options)
+        else:
+            try:
+                record = show_multi_agent(
+                    arguments.run, window.take, arguments.episodes, opponents=opponents, **options
+                )
+            except ClosedError:
+                return ()
+    return describe_agents(record, opponents)
 
 
 class ClosedError(Exception):

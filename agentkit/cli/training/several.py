@@ -29,7 +29,7 @@ _REFUSED = (
     (("data", "data_share", "init_from", "init_checkpoint"), "policies begin anew; Frozen in Python plays as it was"),
     (("devices",), "learners share one device"),
     (("wrapper", "column", "view"), "they are of one agent's stream; change the environment itself"),
-    (("video_every",), "films show one agent's evaluation"),
+    (("video_every",), "films of several agents are made afterwards, by 'agentkit watch' or 'evaluate --video'"),
     (("profile", "jax_trace"), "a step has the parts of several policies"),
     (("evaluate_samples",), "evaluations play by the policies to be judged by"),
     (("keep_best", "best_score", "stop_at_return"), "callbacks see one policy; checkpoints hold all"),

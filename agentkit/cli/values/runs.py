@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,26 @@ def describe_returns(returns: np.ndarray) -> str:
         f"episode return: mean {returns.mean():.2f}, standard deviation {returns.std():.2f}, "
         f"minimum {returns.min():.2f}, maximum {returns.max():.2f} ({len(returns)} episodes)"
     )
+
+
+def describe_agents(record: Mapping[str, float], opponents: Collection[str] = ()) -> list[str]:
+    """Returns a line about each agent of an evaluation's record, and one about all of them.
+
+    >>> record = {"episode_return": 0.5, "episode_return_min": 0, "episode_return_max": 1, "evaluation_episodes": 2}
+    >>> describe_agents(record | {"episode_return/red": 0.5, "wins/red": 0.5}, ["red"])[0]
+    'red: mean return 0.50, wins 50% (opponent)'
+    """
+    lines = []
+    for name, value in record.items():
+        what, _, agent_id = name.partition("/")
+        if what == "episode_return" and agent_id:
+            wins = f", wins {record[f'wins/{agent_id}']:.0%}" if f"wins/{agent_id}" in record else ""
+            lines.append(f"{agent_id}: mean return {value:.2f}{wins}{' (opponent)' if agent_id in opponents else ''}")
+    lines.append(
+        f"all: mean return {record['episode_return']:.2f}, minimum {record['episode_return_min']:.2f}, maximum "
+        f"{record['episode_return_max']:.2f} ({record['evaluation_episodes']} episodes)"
+    )
+    return lines
 
 
 def check_is_run(run: str) -> None:

@@ -60,12 +60,7 @@ def add_evaluate_and_plot(commands: Commands[Parser]) -> None:
         metavar="WHICH",
         help="newest, best (of all evaluations), or the step of one that is there; default: %(default)s",
     )
-    evaluate.add_argument(
-        "--opponent",
-        action="append",
-        metavar="AGENT=RUN",
-        help="of several agents: who plays by another policy: RUN, RUN:POLICY, a policy file, or random; repeatable",
-    )
+    _add_opponent(evaluate)
     evaluate.add_argument(
         "--tournament",
         action="store_true",
@@ -138,6 +133,7 @@ def add_policies(commands: Commands[Parser]) -> None:
     )
     watch.add_argument("run", metavar="RUN", help="a run folder, as 'agentkit train' names it at the end")
     watch.add_argument("--episodes", type=positive, default=3, metavar="N", help="default: %(default)s")
+    _add_opponent(watch)
     add_out(watch, "film it there instead: .mp4, with the extra 'video', or .gif")
     add_environment_settings(watch)
     add_import(watch)
@@ -166,7 +162,17 @@ def add_policies(commands: Commands[Parser]) -> None:
     _add_card(push)
 
 
+def _add_opponent(parser: Parser) -> None:
+    parser.add_argument(
+        "--opponent",
+        action="append",
+        metavar="AGENT=RUN",
+        help="of several agents: who plays by another policy: RUN, RUN:POLICY, a policy file, or random; repeatable",
+    )
+
+
 def _add_card(parser: Parser) -> None:
+    parser.add_argument("--policy", metavar="ID", help="which, of a run of several agents; default: the only one")
     parser.add_argument(
         "--episodes",
         type=positive,

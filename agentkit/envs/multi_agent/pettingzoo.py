@@ -244,9 +244,21 @@ class PettingZooEnvironment(MultiAgentEnvironment):
         """Returns the environment's ``state()``."""
         return super().state() if self._read_state is None else self._read_state(self._environment.state())
 
-    def render(self) -> Any:
-        """Returns what the environment draws, an image where it was made with ``render_mode="rgb_array"``."""
-        return self._environment.render()
+    def render(self) -> np.ndarray:
+        """Returns an image, uint8 ``[H, W, 3]``; the environment must be made with ``render_mode="rgb_array"``.
+
+        Raises:
+            SpecError: it draws no image.
+        """
+        frame: Any = None
+        if getattr(self._environment, "render_mode", None) == "rgb_array":
+            frame = self._environment.render()
+        if not isinstance(frame, np.ndarray):
+            raise SpecError(
+                f"{self._environment} draws no image. Where it can, make it with render_mode='rgb_array' (--env-set "
+                "render_mode=rgb_array)."
+            )
+        return frame
 
     def close(self) -> None:
         """Closes the environment inside."""

@@ -14,6 +14,7 @@ from agentkit.errors import SpecError
 from agentkit.types import AgentId, Nest
 
 _PLAYERS = ("first", "second")
+_COLOURS = ((230, 120, 40), (50, 100, 210))
 _LINES = np.array([[0, 1, 2], [3, 4, 5], [6, 7, 8], [0, 3, 6], [1, 4, 7], [2, 5, 8], [0, 4, 8], [2, 4, 6]])
 
 
@@ -78,3 +79,12 @@ class TicTacToe(TurnEnvironment):
     def state(self) -> np.ndarray:
         """Returns the squares of both."""
         return self._squares.copy()
+
+    def render(self) -> np.ndarray:
+        """Returns the board as an image, uint8 ``[96, 96, 3]``: squares of "first" orange, of "second" blue."""
+        board = np.full((9, 3), 255, np.uint8)
+        for player, colour in enumerate(_COLOURS):
+            board[self._squares[:, player] > 0] = colour
+        image = np.kron(board.reshape(3, 3, 3), np.ones((32, 32, 1), np.uint8))
+        image[::32] = image[:, ::32] = 0
+        return image

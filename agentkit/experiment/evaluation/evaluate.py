@@ -7,7 +7,7 @@ import dataclasses
 import math
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -245,7 +245,7 @@ def evaluate(
     experiment = judged.experiment
     settings = {**experiment.environment_settings, **(environment_settings or {})}
     experiment = dataclasses.replace(experiment, environment_settings=settings)
-    with _filming(experiment, film) as shown, Evaluator(shown, judged.networks, judged.store) as evaluator:
+    with filming(experiment, film, filmed) as shown, Evaluator(shown, judged.networks, judged.store) as evaluator:
         evaluator.check_fits(judged.environment_spec)
         records = evaluator.episodes(num_episodes, number=judged.steps or 0)
         num_cut = evaluator.num_cut
@@ -307,9 +307,18 @@ def filmed(
     return dataclasses.replace(experiment, environment_settings=settings, wrappers=wrappers)
 
 
+_Experiment = TypeVar("_Experiment")
+
+
 @contextlib.contextmanager
-def _filming(experiment: ExperimentConfig, film: Film | None) -> Iterator[ExperimentConfig]:
-    """Yields the experiment with an environment whose first steps are a film in the end."""
+def filming(experiment: _Experiment, film: Film | None, filmed: Callable[..., _Experiment]) -> Iterator[_Experiment]:
+    """Yields the experiment with an environment whose first steps are a film in the end.
+
+    Args:
+        experiment: of one agent or of several.
+        film: the one wanted; None for none.
+        filmed: returns the experiment with an environment that shows every step to a camera, as `filmed` does.
+    """
     if film is None:
         yield experiment
         return

@@ -21,7 +21,7 @@ from agentkit.experiment.evaluation.judging import experiment_of_policy
 from agentkit.experiment.evaluation.samples import Recorder, Samples, stack
 from agentkit.experiment.policies.agent_parts import find_policy, make_parts
 from agentkit.experiment.policies.loaded_policy import LoadedPolicy
-from agentkit.experiment.policies.loading import load
+from agentkit.experiment.policies.loading import load_one_agent
 from agentkit.experiment.policies.make_actor import add_columns, make_actor, make_loop
 from agentkit.experiment.policies.own_actor import OwnActing
 from agentkit.experiment.policies.restore_policy import check_fits, restore_policy
@@ -64,7 +64,7 @@ def find_acting(source: Any, checkpoint: str | int, explore: bool, options: dict
     """Returns what acts and in what; see `sampling.Sampler`."""
     is_file = isinstance(source, str | pathlib.Path) and (pathlib.Path(source).is_file() or str(source)[:3] == "hf:")
     if is_file:
-        source = load(source, explore=explore, imports=options.pop("imports", ()))
+        source = load_one_agent(source, explore=explore, imports=options.pop("imports", ()))
     store = VariableStore()
     if isinstance(source, LoadedPolicy):
         if explore and not is_file:

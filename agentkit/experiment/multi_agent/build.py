@@ -54,8 +54,8 @@ class NoPolicy:
             ConfigError: always.
         """
         raise ConfigError(
-            "A run of several agents has no single policy. Play it with experiment.evaluate_multi_agent, or against "
-            "others with Frozen(run, policy=...)."
+            "A run of several agents has no single policy. Take one from its folder with agentkit.load(run, "
+            "policy=...), or play it with agentkit.evaluate_multi_agent."
         )
 
     best = newest

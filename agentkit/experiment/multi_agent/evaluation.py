@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self, final
+from typing import Any, NamedTuple, Self, final
 
 import jax
 import numpy as np
@@ -13,13 +14,15 @@ from agentkit.envs.step_check import StepCheck
 from agentkit.errors import ConfigError, says_what_was_meant, unknown_name
 from agentkit.experiment.checks.step_watch import StepWatch
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
-from agentkit.experiment.evaluation.evaluate import seed_of_evaluation, summarise, wants_another
+from agentkit.experiment.evaluation.evaluate import filming, seed_of_evaluation, summarise, wants_another
 from agentkit.experiment.multi_agent.config import Frozen, MultiAgentConfig, read_multi_agent_config, who_plays
+from agentkit.experiment.multi_agent.filming import Camera, filmed_agents
 from agentkit.experiment.multi_agent.loading import load_player, load_players, specs_of
 from agentkit.experiment.multi_agent.players import Player
 from agentkit.experiment.policies.restore_policy import find_checkpoint
 from agentkit.multi_agent_loop import MultiAgentLoop
 from agentkit.types import AgentId
+from agentkit.wrappers.film import Film
 
 _RETURN = "episode_return/"
 
@@ -132,6 +135,7 @@ def summarise_agents(records: Sequence[Mapping[str, float]]) -> dict[str, float]
 def evaluate_multi_agent(
     run: str | pathlib.Path,
     num_episodes: int = 20,
+    video: str | pathlib.Path | Film | None = None,
     *,
     checkpoint: str | int = "newest",
     opponents: Mapping[AgentId, Frozen | str] | None = None,
@@ -143,25 +147,79 @@ def evaluate_multi_agent(
     Args:
         run: the run folder.
         num_episodes: at least 1.
+        video: a file ``.mp4`` or ``.gif`` for a film of the first 300 steps, or a `Film` that says how many, how fast
+            and how large; None for none.
         checkpoint: "newest", or a step.
         opponents: who is to play by another policy: by agent id "random", or a `Frozen` of another run.
         imports: see `experiment.read_config`.
-        **changes: fields of `MultiAgentConfig`, such as `seed` or `evaluation_max_steps`.
+        **changes: fields of `MultiAgentConfig`, such as `seed` or `evaluation_max_steps`. Its `environment_settings`
+            stand beside the run's own, or instead of them.
 
     Returns:
         What `MultiAgentEvaluator.run` does, with ``steps``, those of the checkpoint, and ``episodes_cut``.
 
     Raises:
-        ConfigError: no such run or checkpoint.
+        ConfigError: no such run or checkpoint, or a video of an environment that cannot render.
         UnknownNameError: there is no such agent.
     """
+    film = video if video is None or isinstance(video, Film) else Film(video)
+    game = _find_game(run, checkpoint, opponents or {}, imports, changes)
+    with filming(game.config, film, filmed_agents) as shown:
+        return _play(game._replace(config=shown), num_episodes)
+
+
+def show_multi_agent(
+    run: str | pathlib.Path,
+    camera: Camera,
+    num_episodes: int = 1,
+    *,
+    opponents: Mapping[AgentId, Frozen | str] | None = None,
+    imports: Sequence[str] = (),
+    **changes: Any,
+) -> dict[str, float]:
+    """Plays a run's newest checkpoint in front of a camera, such as a window; returns what `evaluate_multi_agent` does.
+
+    Args:
+        run: the run folder.
+        camera: called after each step with a function that draws, ``() -> uint8 [H, W, 3]``.
+        num_episodes: at least 1.
+        opponents: see `evaluate_multi_agent`, as all that follow.
+        imports: likewise.
+        **changes: likewise.
+    """
+    game = _find_game(run, "newest", opponents or {}, imports, changes)
+    return _play(game._replace(config=filmed_agents(game.config, camera)), num_episodes)
+
+
+class _Game(NamedTuple):
+    """Holds in what is played, who plays, and after how many steps of training."""
+
+    config: MultiAgentConfig
+    players: Mapping[AgentId, Player]
+    steps: int
+
+
+def _find_game(
+    run: str | pathlib.Path,
+    checkpoint: str | int,
+    opponents: Mapping[AgentId, Frozen | str],
+    imports: Sequence[str],
+    changes: dict[str, Any],
+) -> _Game:
+    """Returns what a run folder says of a game, with the changes and opponents asked for."""
+    settings = changes.pop("environment_settings", {})
     config = read_multi_agent_config(run, imports=imports, **changes)
+    config = dataclasses.replace(config, environment_settings={**config.environment_settings, **settings})
     players, agent_specs = load_players(config, run, checkpoint), specs_of(config)
     by_agent = {agent_id: players[policy_id] for agent_id, policy_id in who_plays(config, agent_specs).items()}
-    for agent_id, opponent in (opponents or {}).items():
+    for agent_id, opponent in opponents.items():
         if agent_id not in agent_specs:
             raise unknown_name("agent", agent_id, agent_specs)
         by_agent[agent_id] = load_player(opponent, agent_specs[agent_id])
-    with MultiAgentEvaluator(config, by_agent) as evaluator:
+    return _Game(config, by_agent, find_checkpoint(run, checkpoint).step)
+
+
+def _play(game: _Game, num_episodes: int) -> dict[str, float]:
+    with MultiAgentEvaluator(game.config, game.players) as evaluator:
         record = summarise_agents(evaluator.episodes(num_episodes))
-        return {"steps": find_checkpoint(run, checkpoint).step, **record, "episodes_cut": evaluator.num_cut}
+        return {"steps": game.steps, **record, "episodes_cut": evaluator.num_cut}

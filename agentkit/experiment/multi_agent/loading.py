@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from agentkit.checkpoint import Checkpoint
 from agentkit.envs.multi_agent.loading import make_multi_agent
 from agentkit.errors import CheckpointError, ConfigError, says_what_was_meant, unknown_name
 from agentkit.experiment.config import identity
+from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.multi_agent.config import (
     Frozen,
     MultiAgentConfig,
@@ -28,7 +30,7 @@ from agentkit.experiment.multi_agent.config import (
 from agentkit.experiment.multi_agent.players import Player, no_own_actor, player_of
 from agentkit.experiment.policies.agent_parts import AgentParts, make_parts
 from agentkit.experiment.policies.loaded_policy import LoadedPolicy
-from agentkit.experiment.policies.loading import is_policy_file, load
+from agentkit.experiment.policies.loading import is_policy_file, load_one_agent
 from agentkit.experiment.policies.policy_file import PolicyFile
 from agentkit.experiment.policies.restore_policy import check_fits, find_checkpoint, placeholders, restore_policy
 from agentkit.specs import EnvironmentSpec
@@ -153,7 +155,7 @@ def load_player(frozen: Frozen | str, spec: EnvironmentSpec) -> Player:
 
 def _choose_policy(run: Any, policy: str | None, known: Mapping[str, Any]) -> str:
     if policy is None and len(known) > 1:
-        raise ConfigError(f"{run} has the policies {', '.join(known)}: say which, policy=...")
+        raise ConfigError(f"{run} has the policies {', '.join(known)}: say which, policy=... (--policy ID).")
     wanted = next(iter(known)) if policy is None else policy
     if wanted not in known:
         raise unknown_name(f"policy of {run}", wanted, known)
@@ -163,11 +165,44 @@ def _choose_policy(run: Any, policy: str | None, known: Mapping[str, Any]) -> st
 def _player_of_file(frozen: Frozen) -> Player:
     if frozen.policy is not None:
         raise ConfigError(f"{frozen.run} is a policy file, which has one policy; leave out policy={frozen.policy!r}.")
-    loaded, store = load(frozen.run, checkpoint=frozen.checkpoint), VariableStore()
+    loaded, store = load_one_agent(frozen.run, checkpoint=frozen.checkpoint), VariableStore()
     if not isinstance(loaded.acting, Policy):
         raise no_own_actor(f"The policy of {frozen.run}")
     store.publish(0, {"policy": jax.device_put(loaded.arrays)})
     return Player(loaded.environment_spec, CompiledPolicy(loaded.acting), store)
+
+
+@says_what_was_meant
+def load(
+    path: str | pathlib.Path | ExperimentConfig, *, policy: str | None = None, checkpoint: str | int = "newest",
+    explore: bool = False, seed: int = 0, imports: Sequence[str] = (), **changes: Any,
+) -> LoadedPolicy:  # fmt: skip
+    """Returns the policy of a run's newest checkpoint or of another one, or of a policy file.
+
+    Args:
+        path: a run folder, or the experiment of one agent that was run in one; what `LoadedPolicy.save` or `push`
+            wrote, file or folder; or ``hf:owner/name`` on the Hugging Face hub.
+        policy: of a run of several agents, the policy's id; None for the only one that learned.
+        checkpoint: of a run folder: "newest", "best" (see `callbacks.keep_best`), or a step that has one.
+        explore: whether to act as in training; else as in evaluation.
+        seed: of what is sampled.
+        imports: packages outside of agentkit whose functions the folder may name; see `read_config`.
+        **changes: `agent`, and for a run folder `environment`, where they cannot be made again from the folder.
+
+    Raises:
+        ConfigError: neither a run folder nor a policy file, or one whose agent cannot be made again; or there is no
+            such checkpoint, or there are several policies and none is named.
+        CheckpointError: the run has no readable checkpoint.
+        UnknownNameError: the run has trained no such policy.
+        UntrustedCodeError: it names code that is neither loaded nor in `imports`.
+    """
+    given = {"checkpoint": checkpoint, "explore": explore, "seed": seed, "imports": imports, **changes}
+    is_run = isinstance(path, str | os.PathLike) and (pathlib.Path(path) / "config.json").is_file()
+    if is_run and is_of_several_agents(path):  # type: ignore[arg-type]  # It is a path.
+        return load_multi_agent(path, policy, **given)  # type: ignore[arg-type]
+    if policy is not None:
+        raise ConfigError(f"policy: {path} is no run of several agents; leave out {policy!r}.")
+    return load_one_agent(path, **given)
 
 
 @says_what_was_meant
@@ -179,8 +214,11 @@ def load_multi_agent(
     explore: bool = False,
     seed: int = 0,
     imports: Sequence[str] = (),
+    **changes: Any,
 ) -> LoadedPolicy:
     """Returns a policy that a run of several agents has trained, to act with or to save as a file.
+
+    `agentkit.load` does the same, and loads whatever else there is.
 
     Args:
         run: the run folder.
@@ -189,12 +227,13 @@ def load_multi_agent(
         explore: whether to act as in training; else as in evaluation.
         seed: of what is sampled.
         imports: see `experiment.read_config`.
+        **changes: fields of `MultiAgentConfig` that cannot be made again from the folder, such as `environment`.
 
     Raises:
         ConfigError: no such run or checkpoint, or it has several policies and none is named.
         UnknownNameError: it has trained no such policy.
     """
-    config = read_multi_agent_config(run, imports=imports)
+    config = read_multi_agent_config(run, imports=imports, **changes)
     saved = read_saved(config, find_checkpoint(run, checkpoint), specs_of(config))
     agent_ids, agent, spec, parts, store = saved[_choose_policy(run, policy, saved)]
     made = make_multi_agent(config.environment, config.seed, raw=True, **config.environment_settings)
@@ -203,3 +242,22 @@ def load_multi_agent(
     file = PolicyFile(identity.describe_agent(agent.with_num_envs(1), 1), spec, own_actions)
     acting = agent.make_policy(parts.networks, evaluation=not explore)
     return LoadedPolicy(agent, acting, VariableClient(store).params, file, seed, explore)
+
+
+def agents_of(run: str | pathlib.Path, policy: str | None = None, imports: Sequence[str] = ()) -> list[AgentId]:
+    """Returns the ids of the agents that play by a policy which a run of several agents has trained.
+
+    Args:
+        run: the run folder.
+        policy: its id; None for the only one.
+        imports: see `experiment.read_config`.
+
+    Raises:
+        ConfigError: it has several policies and none is named.
+        UnknownNameError: it has trained no such policy.
+    """
+    config = read_multi_agent_config(run, imports=imports)
+    agent_specs = specs_of(config)
+    learned = {name: 0 for name, one in policies_of(config, agent_specs).items() if isinstance(one, Agent)}
+    wanted = _choose_policy(run, policy, learned)
+    return [agent_id for agent_id, policy_id in who_plays(config, agent_specs).items() if policy_id == wanted]

@@ -12,7 +12,7 @@ from typing import Any, final
 from agentkit.actors.policy import Policy
 from agentkit.agents.common.agent import Agent
 from agentkit.checkpoint import Checkpoint
-from agentkit.errors import ConfigError, says_what_was_meant
+from agentkit.errors import ConfigError
 from agentkit.experiment.config import identity
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.policies.loaded_policy import LoadedPolicy, Origin
@@ -35,27 +35,19 @@ def counts_of(found: Checkpoint) -> tuple[int, int]:
     return found.step, int(found.state["learner" if "learner" in found.state else "best"]["num_updates"])
 
 
-@says_what_was_meant
-def load(
+def load_one_agent(
     path: str | pathlib.Path | ExperimentConfig, *, checkpoint: str | int = "newest", explore: bool = False,
     seed: int = 0, imports: Sequence[str] = (), **changes: Any,
 ) -> LoadedPolicy:  # fmt: skip
-    """Returns the policy of a run's newest checkpoint or of another one, or of a policy file.
+    """Returns the policy of a run of one agent, or of a policy file: `agentkit.load` where there is one policy.
 
     Args:
-        path: a run folder, or the experiment that was run in one; what `LoadedPolicy.save` or `push` wrote, file or
-            folder; or ``hf:owner/name`` on the Hugging Face hub.
-        checkpoint: of a run folder: "newest", "best" (see `callbacks.keep_best`), or a step that has one.
-        explore: whether to act as in training; else as in evaluation.
-        seed: of what is sampled.
-        imports: packages outside of agentkit whose functions the folder may name; see `read_config`.
-        **changes: `agent`, and for a run folder `environment`, where they cannot be made again from the folder.
-
-    Raises:
-        ConfigError: neither a run folder nor a policy file, or one whose agent cannot be made again; or there is no
-            such checkpoint.
-        CheckpointError: the run has no readable checkpoint.
-        UntrustedCodeError: it names code that is neither loaded nor in `imports`.
+        path: see `agentkit.load`, as all that follow.
+        checkpoint: likewise.
+        explore: likewise.
+        seed: likewise.
+        imports: likewise.
+        **changes: likewise.
     """
     if isinstance(path, str) and path.startswith("hf:"):
         from agentkit.experiment.policies.hub import download

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +13,9 @@ from agentkit.agents import registry
 from agentkit.errors import DISTRIBUTION
 from agentkit.experiment.config.identity import describe_agent
 from agentkit.experiment.evaluation.evaluate import evaluate
+from agentkit.experiment.multi_agent.config import is_of_several_agents
+from agentkit.experiment.multi_agent.evaluation import evaluate_multi_agent
+from agentkit.experiment.multi_agent.loading import agents_of
 from agentkit.experiment.runs.config_json import read_record
 from agentkit.files import write_new
 from agentkit.loggers import read_csv
@@ -48,22 +51,29 @@ class Returns(NamedTuple):
     Attributes:
         mean: of the episodes' returns.
         spread: their standard deviation, or None where it is not known.
-        least: of them.
-        greatest: of them.
+        least: of them; None for several agents, where a mean is that of each of the policy's agents.
+        greatest: likewise.
         num_episodes: how many there were.
         steps: environment steps (or updates, of a run from data) that the policy was trained for.
     """
 
     mean: float
     spread: float | None
-    least: float
-    greatest: float
+    least: float | None
+    greatest: float | None
     num_episodes: int
     steps: int
 
 
-def returns_of(run: str | pathlib.Path, num_episodes: int | None = None, imports: Sequence[str] = ()) -> Returns | None:
-    """Returns what the run's newest evaluation found, or None without one; plays where `num_episodes` says how many."""
+def returns_of(
+    run: str | pathlib.Path, num_episodes: int | None = None, imports: Sequence[str] = (), policy: str | None = None
+) -> Returns | None:
+    """Returns what the run's newest evaluation found, or None without one; plays where `num_episodes` says how many.
+
+    Of a run of several agents they are those of the agents that play by `policy`.
+    """
+    if is_of_several_agents(run):
+        return _returns_of_agents(run, num_episodes, imports, policy)
     if num_episodes is not None:
         found = evaluate(run, num_episodes, imports=imports)
         played = np.asarray(found["episode_return"], np.float64)
@@ -71,11 +81,30 @@ def returns_of(run: str | pathlib.Path, num_episodes: int | None = None, imports
             float(played.mean()), float(played.std()), played.min(), played.max(), num_episodes, found["steps"]
         )
     try:
-        row = read_csv(pathlib.Path(run) / "logs" / "evaluation.csv")[1][-1]
+        row = _newest_evaluation(run)
         mean, least, greatest = (float(row[f"episode_return{end}"]) for end in ("", "_min", "_max"))
         return Returns(mean, None, least, greatest, int(float(row["evaluation_episodes"])), int(float(row["steps"])))
     except (OSError, LookupError, TypeError, ValueError):  # None yet, or a row that is being written.
         return None
+
+
+def _returns_of_agents(
+    run: str | pathlib.Path, num_episodes: int | None, imports: Sequence[str], policy: str | None
+) -> Returns | None:
+    row: Mapping[str, Any]
+    if num_episodes is not None:
+        row = evaluate_multi_agent(run, num_episodes, imports=imports)
+    else:
+        try:
+            row = _newest_evaluation(run)
+        except (OSError, LookupError):  # None yet.
+            return None
+    mean = float(np.mean([float(row[f"episode_return/{agent_id}"]) for agent_id in agents_of(run, policy, imports)]))
+    return Returns(mean, None, None, None, int(float(row["evaluation_episodes"])), int(float(row["steps"])))
+
+
+def _newest_evaluation(run: str | pathlib.Path) -> Mapping[str, Any]:
+    return read_csv(pathlib.Path(run) / "logs" / "evaluation.csv")[1][-1]
 
 
 def card_path(folder: pathlib.Path) -> pathlib.Path:
@@ -87,8 +116,9 @@ def card_path(folder: pathlib.Path) -> pathlib.Path:
 
 
 def write_card(
-    path: pathlib.Path, run: str | pathlib.Path, returns: Returns | None, file: str, format: str, inputs: Sequence[str]
-) -> None:
+    path: pathlib.Path, run: str | pathlib.Path, returns: Returns | None, file: str, format: str, inputs: Sequence[str],
+    policy: str | None = None,
+) -> None:  # fmt: skip
     """Writes a run's card.
 
     Args:
@@ -98,11 +128,22 @@ def write_card(
         file: the policy's.
         format: its format.
         inputs: names of its observations.
+        policy: of a run of several agents, the policy's id; None for the only one that learned.
     """
-    record = read_record(run)
+    record = _record_of(run, policy)
     agent, environment = record["agent"] or "own agent", record["environment"] or "own environment"
     lines = [*_header(agent, environment, returns), *_body(record, agent, environment, returns)]
     write_new(path, "\n".join([*lines, *_how_to(file, format, inputs), *_settings(record)]) + "\n")
+
+
+def _record_of(run: str | pathlib.Path, policy: str | None) -> dict[str, Any]:
+    """Returns a run's record; of several agents with the agent that has learned a policy."""
+    record = read_record(run)
+    if "policies" not in record:
+        return record
+    learned = {policy_id: agent for policy_id, agent in record["policies"].items() if "frozen" not in agent}
+    only = next(iter(learned.values()))  # Where each agent has a policy of its own, all are as this one.
+    return {**record, **learned.get(policy or "", only), "policy": policy}
 
 
 def _header(agent: str, environment: str, returns: Returns | None) -> list[str]:
@@ -136,14 +177,22 @@ def _mean(returns: Returns) -> str:
     return f"{returns.mean:.2f}" + ("" if returns.spread is None else f" +/- {returns.spread:.2f}")
 
 
+def _range(returns: Returns) -> str:
+    if returns.least is None or returns.greatest is None:
+        return "for each of its agents"
+    return f"(from {returns.least:.2f} to {returns.greatest:.2f})"
+
+
 def _body(record: dict[str, Any], agent: str, environment: str, returns: Returns | None) -> list[str]:
     how_good = (
         "This policy has not been evaluated."
         if returns is None
         else f"Over {returns.num_episodes} episodes at step {returns.steps:,} it reached a return of {_mean(returns)} "
-        f"(from {returns.least:.2f} to {returns.greatest:.2f}), of one training with seed {record.get('seed', 0)}."
+        f"{_range(returns)}, of one training with seed {record.get('seed', 0)}."
     )
     rows = {"Agent": agent, "Environment": environment, "Seed of the training": record.get("seed", 0)}
+    if record.get("policy") is not None:
+        rows["Policy, of several agents"] = record["policy"]
     if record.get("environment_settings"):
         rows["Settings of the environment"] = json.dumps(record["environment_settings"])
     rows |= {f"Version of {name}": version for name, version in record.get("versions", {}).items()}

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from agentkit.errors import ConfigError
+from agentkit.experiment.multi_agent.loading import load
 from agentkit.experiment.policies.hub import SCHEME, library
-from agentkit.experiment.policies.loading import load
 from agentkit.experiment.policies.policy_file import POLICY_FILE
 from agentkit.experiment.publishing.card import NAME, card_path, returns_of, write_card
 from agentkit.version import __version__
@@ -32,6 +32,7 @@ def push(
     run: str | pathlib.Path,
     target: str,
     *,
+    policy: str | None = None,
     private: bool = False,
     num_episodes: int | None = None,
     imports: Sequence[str] = (),
@@ -42,6 +43,7 @@ def push(
     Args:
         run: the run folder.
         target: ``owner/name`` on the hub, or a folder that begins with ``.`` or ``/``.
+        policy: of a run of several agents, the policy's id; None for the only one that learned.
         private: whether a new repository is seen by its owner alone.
         num_episodes: to play for the card; None takes the run's newest evaluation.
         imports: see `agentkit.load`.
@@ -56,12 +58,13 @@ def push(
         raise ConfigError(f"Expected OWNER/NAME, or a folder as ./NAME, found {target!r}.")
     if not local and api is None:
         api = library().HfApi(library_name="agentkit", library_version=__version__)
-    policy, returns = load(run, imports=imports), returns_of(run, num_episodes, imports)
+    loaded = load(run, policy=policy, imports=imports)
+    returns = returns_of(run, num_episodes, imports, policy)
     with tempfile.TemporaryDirectory(prefix="agentkit-push-") as name:
         folder = pathlib.Path(name)
-        policy.export(folder / POLICY_FILE)
+        loaded.export(folder / POLICY_FILE)
         # Who loads it from the hub names the repository, not the file.
-        write_card(folder / NAME, run, returns, POLICY_FILE if local else f"{SCHEME}{target}", "policy", ())
+        write_card(folder / NAME, run, returns, POLICY_FILE if local else f"{SCHEME}{target}", "policy", (), policy)
         if not local:
             assert api is not None
             api.create_repo(target, private=private, exist_ok=True)

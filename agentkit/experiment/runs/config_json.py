@@ -186,7 +186,7 @@ def experiment_from_record(
     if "policies" in record:
         raise ConfigError(
             f"{run_directory} is a run of several agents, and this is for runs of one. See docs/several_agents.md: "
-            "'agentkit evaluate', 'agentkit train --resume' and Frozen(run, policy=...) take it."
+            "'agentkit evaluate', 'agentkit train --resume', agentkit.load(run, policy=...) and Frozen take it."
         )
     wanted: tuple[str, ...] = ()
     if "agent" not in changes:

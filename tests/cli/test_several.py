@@ -1,0 +1,133 @@
+"""``watch``, ``evaluate --video``, ``export-policy`` and `agentkit.load` of runs of several agents."""
+
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+import agentkit
+from agentkit.agents import dqn
+from agentkit.cli import main
+from agentkit.cli.looking import watch
+from agentkit.envs.multi_agent.tic_tac_toe import TicTacToe
+from agentkit.errors import ConfigError, SpecError, UnknownNameError
+from agentkit.experiment.multi_agent.filming import filmed_agents
+
+DQN = dqn.make_agent(dqn.Config(batch_size=8, min_replay_size=16, hidden_sizes=(8,), n_step=2))
+
+
+def config(folder=None, policies=DQN, policy_of="each", environment="agentkit:tic_tac_toe"):
+    return agentkit.MultiAgentConfig(
+        policies, environment, 40, policy_of, run_directory=folder, evaluation_period=40, evaluation_episodes=2,
+        progress=False,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "each"
+    agentkit.run(config(folder))
+    return folder
+
+
+OBSERVATION = TicTacToe().reset()["first"].observation
+
+
+def assert_equal(one, other):
+    jax.tree.map(np.testing.assert_array_equal, one.arrays, other.arrays)
+    np.testing.assert_array_equal(one.select_action(OBSERVATION), other.select_action(OBSERVATION))
+
+
+def test_policies_are_loaded_by_their_ids(run, tmp_path):
+    first, second = (agentkit.load(run, policy=policy) for policy in ("first", "second"))
+    assert any(
+        np.any(one != other) for one, other in zip(*map(jax.tree.leaves, (first.arrays, second.arrays)), strict=True)
+    )
+    assert_equal(second, agentkit.load_multi_agent(run, "second"))
+    assert_equal(second, agentkit.load(run, policy="second", checkpoint=40, environment=TicTacToe))
+    with pytest.raises(ConfigError, match="has the policies first, second: say which"):
+        agentkit.load(run)
+    with pytest.raises(UnknownNameError, match=r"'secnd'.*second"):
+        agentkit.load(run, policy="secnd")
+    second.save(tmp_path / "policy.npz")
+    with pytest.raises(ConfigError, match="is no run of several agents; leave out 'second'"):
+        agentkit.load(tmp_path / "policy.npz", policy="second")
+    agentkit.run(
+        config(tmp_path / "one", {"learner": DQN, "chance": "random"}, {"first": "learner", "second": "chance"})
+    )
+    assert_equal(agentkit.load(tmp_path / "one"), agentkit.load(tmp_path / "one", policy="learner"))
+
+
+def test_an_export_of_each_policy_lies_in_the_run_with_its_card(run, capsys):
+    assert main(["export-policy", str(run)]) != 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert (
+        "has the policies first, second: say which, policy=... (--policy ID)." in line and not (run / "policy").exists()
+    )
+    assert main(["export-policy", str(run), "--policy", "second"]) == 0
+    folder = run / "policy" / "second"
+    assert_equal(agentkit.load(folder / "policy.npz"), agentkit.load(run, policy="second"))
+    card = (folder / "README.md").read_text()
+    assert "# dqn on agentkit:tic_tac_toe" in card and "| Policy, of several agents | second |" in card
+    evaluated = agentkit.open_run(str(run)).rows("evaluation")[-1]["episode_return/second"]
+    assert f"Over 2 episodes at step 40 it reached a return of {evaluated:.2f} for each of its agents" in card
+    assert "| `batch_size` | `8` |" in card
+    assert main(["push", str(run), str(run / "published"), "--policy", "first", "--episodes", "2"]) == 0
+    assert_equal(agentkit.load(run / "published"), agentkit.load(run, policy="first"))
+
+
+def test_without_a_display_watch_writes_a_film(run, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("agentkit.envs.rendering.has_display", lambda: False)
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    assert main(["watch", str(run), "--episodes", "1", "--opponent", "second=random"]) == 0
+    first, second, every, wrote = capsys.readouterr().out.splitlines()
+    assert first.startswith("first: mean return") and second.endswith("(opponent)") and "(1 episodes)" in every
+    assert wrote == f"There is no display to open a window on: wrote {run / 'watch.gif'}"
+    assert (run / "watch.gif").read_bytes()[:3] == b"GIF"
+    assert (
+        main(["evaluate", str(run), "--episodes", "2", "--video", str(tmp_path / "a.gif"), "--video-steps", "3"]) == 0
+    )
+    assert (tmp_path / "a.gif").stat().st_size and capsys.readouterr().out.endswith(f"Wrote {tmp_path / 'a.gif'}\n")
+    assert main(["evaluate", str(run), "--tournament", "--video", "a.gif"]) != 0
+    assert "--video films one game, and --tournament plays many" in capsys.readouterr().err
+
+
+def test_the_window_shows_each_step_of_the_game(run, monkeypatch, capsys):
+    shown = []
+    monkeypatch.setattr("agentkit.envs.rendering.has_display", lambda: True)
+    monkeypatch.setattr(watch.Window, "possible", staticmethod(lambda: True))
+    monkeypatch.setattr(watch.Window, "take", lambda self, render: shown.append(render()))
+    assert main(["watch", str(run), "--episodes", "1"]) == 0
+    assert "(1 episodes)" in capsys.readouterr().out
+    taken = [int(np.sum(np.any(image[16::32, 16::32] != 255, axis=-1))) for image in shown]
+    assert taken == list(range(len(shown))) and 6 <= len(shown) <= 10, "an empty board, then a square a step"
+
+    def close(self, render):
+        raise watch.ClosedError
+
+    monkeypatch.setattr(watch.Window, "take", close)
+    assert main(["watch", str(run)]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_what_cannot_draw_is_refused():
+    with pytest.raises(ConfigError, match=r"agentkit:matrix_game has no render\(\)"):
+        filmed_agents(config(environment="agentkit:matrix_game"), print).make_environment(0)
+
+
+def test_pettingzoo_draws_images():
+    pytest.importorskip("mpe2")
+    images = []
+    name = "pettingzoo:mpe/simple_spread_v3"
+    environment = filmed_agents(config(environment=name), lambda draw: images.append(draw())).make_environment(0)
+    actions = {agent_id: np.int32(1) for agent_id in environment.reset()}
+    for _ in range(2):  # The first only gives them a speed.
+        environment.step(actions)
+    assert [image.shape[2] for image in images] == [3, 3, 3] and np.any(images[0] != images[2])
+    environment.close()
+    silent = config(environment=name).make_environment(0)
+    silent.reset()
+    with pytest.raises(SpecError, match="draws no image"):
+        silent.render()
+    silent.close()
