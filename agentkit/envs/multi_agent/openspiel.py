@@ -133,10 +133,6 @@ class OpenSpiel(TurnEnvironment):
         seen = np.asarray(getattr(self._state, self._tensor)(player), np.float32)
         return {"observation": seen.reshape(self._shape), specs.ACTION_MASK: mask}
 
-    def render(self) -> str:
-        """Returns the game as OpenSpiel writes it."""
-        return str(self._state)
-
 
 def _check_kind(kind: Any) -> None:
     if kind.dynamics == pyspiel.GameType.Dynamics.MEAN_FIELD:
