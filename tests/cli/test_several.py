@@ -12,6 +12,7 @@ from agentkit.cli import main
 from agentkit.cli.looking import watch
 from agentkit.envs.multi_agent.tic_tac_toe import TicTacToe
 from agentkit.errors import ConfigError, SpecError, UnknownNameError
+from agentkit.experiment.multi_agent.config import read_to_judge
 from agentkit.experiment.multi_agent.filming import filmed_agents
 
 DQN = dqn.make_agent(dqn.Config(batch_size=8, min_replay_size=16, hidden_sizes=(8,), n_step=2))
@@ -131,3 +132,17 @@ def test_pettingzoo_draws_images():
     with pytest.raises(SpecError, match="draws no image"):
         silent.render()
     silent.close()
+
+
+def test_settings_of_the_environment_stand_beside_the_runs_own(tmp_path):
+    settings = {"game": "climbing", "rounds": 3}  # The default game has fewer actions.
+    agentkit.run(
+        agentkit.MultiAgentConfig(
+            DQN, "agentkit:matrix_game", 20, "each", run_directory=tmp_path, evaluation_period=0,
+            environment_settings=settings, progress=False,
+        )
+    )  # fmt: skip
+    config = read_to_judge(tmp_path, environment_settings={"rounds": 2})
+    assert config.environment_settings == settings | {"rounds": 2}
+    agentkit.evaluate_multi_agent(tmp_path, 1, environment_settings={"rounds": 2})
+    agentkit.play_tournament(tmp_path, 1, environment_settings={"rounds": 2})

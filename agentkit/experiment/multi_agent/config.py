@@ -342,6 +342,26 @@ def multi_agent_from_record(
     return MultiAgentConfig(**(settings | {"run_directory": directory} | changes))
 
 
+def read_to_judge(
+    directory: str | pathlib.Path,
+    *,
+    imports: Sequence[str] = (),
+    environment_settings: Mapping[str, Any] | None = None,
+    **changes: Any,
+) -> MultiAgentConfig:
+    """Returns a run's experiment, whose policies are to be judged; raises as `read_multi_agent_config`.
+
+    Args:
+        directory: the run folder.
+        imports: see `experiment.read_config`.
+        environment_settings: beside the run's own, or instead of them.
+        **changes: other fields to replace.
+    """
+    config = read_multi_agent_config(directory, imports=imports, **changes)
+    settings = {**config.environment_settings, **(environment_settings or {})}
+    return dataclasses.replace(config, environment_settings=settings)
+
+
 def _rebuild_policy(record: Mapping[str, Any], run: object, imports: Sequence[str]) -> Agent[Any] | Frozen | str:
     if "frozen" in record:
         frozen = record["frozen"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self, final
@@ -15,7 +14,7 @@ from agentkit.errors import ConfigError, says_what_was_meant, unknown_name
 from agentkit.experiment.checks.step_watch import StepWatch
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.evaluation.evaluate import filming, seed_of_evaluation, summarise, wants_another
-from agentkit.experiment.multi_agent.config import Frozen, MultiAgentConfig, read_multi_agent_config, who_plays
+from agentkit.experiment.multi_agent.config import Frozen, MultiAgentConfig, read_to_judge, who_plays
 from agentkit.experiment.multi_agent.filming import Camera, filmed_agents
 from agentkit.experiment.multi_agent.loading import load_player, load_players, specs_of
 from agentkit.experiment.multi_agent.players import Player
@@ -207,9 +206,7 @@ def _find_game(
     changes: dict[str, Any],
 ) -> _Game:
     """Returns what a run folder says of a game, with the changes and opponents asked for."""
-    settings = changes.pop("environment_settings", {})
-    config = read_multi_agent_config(run, imports=imports, **changes)
-    config = dataclasses.replace(config, environment_settings={**config.environment_settings, **settings})
+    config = read_to_judge(run, imports=imports, **changes)
     players, agent_specs = load_players(config, run, checkpoint), specs_of(config)
     by_agent = {agent_id: players[policy_id] for agent_id, policy_id in who_plays(config, agent_specs).items()}
     for agent_id, opponent in opponents.items():

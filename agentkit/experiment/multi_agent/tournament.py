@@ -11,7 +11,7 @@ from typing import Any, final
 import numpy as np
 
 from agentkit.errors import ConfigError, says_what_was_meant
-from agentkit.experiment.multi_agent.config import RANDOM, Frozen, MultiAgentConfig, read_multi_agent_config, who_plays
+from agentkit.experiment.multi_agent.config import RANDOM, Frozen, MultiAgentConfig, read_to_judge, who_plays
 from agentkit.experiment.multi_agent.evaluation import MultiAgentEvaluator
 from agentkit.experiment.multi_agent.loading import Saved, load_player, load_players, read_saved, specs_of
 from agentkit.experiment.multi_agent.players import Player
@@ -108,7 +108,7 @@ def play_tournament(
     Raises:
         ConfigError: no such run or checkpoint; or fewer than two agents have policies that learn.
     """
-    config = read_multi_agent_config(run, imports=imports, **changes)
+    config = read_to_judge(run, imports=imports, **changes)
     found, agent_specs = find_checkpoint(run, checkpoint), specs_of(config)
     saved = read_saved(config, found, agent_specs)
     places = [agent_id for each in saved.values() for agent_id in each.agent_ids]
