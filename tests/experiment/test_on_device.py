@@ -39,6 +39,7 @@ from tests.experiment.on_device_runs import (
 
 SMALL = {"hidden_sizes": (4,), "segment_length": 5}
 ON_POLICY = ["a2c", "impala", "npg", "pqn", "ppo", "reinforce", "trpo"]
+WITH_MEMORY = ["impala", "ppo"]  # Those with a `core_size`.
 
 
 def make_loop(environment, num_envs=4, name="a2c", **settings):
@@ -268,11 +269,12 @@ def test_a_reward_that_is_nan_ends_the_run():
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("settings", [{}, {"core_size": 4}], ids=["plain", "memory"])
-@pytest.mark.parametrize("name", ON_POLICY)
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [pytest.param(name, {}, id=f"{name}-plain") for name in ON_POLICY]
+    + [pytest.param(name, {"core_size": 4}, id=f"{name}-memory") for name in WITH_MEMORY],
+)
 def test_all_agents_that_learn_from_segments_run(name, settings):
-    if settings and "core_size" not in {field.name for field in dataclasses.fields(registry.config_class(name))}:
-        pytest.skip("it has no memory")
     minibatches = {"num_minibatches": 1} if name in ("ppo", "pqn") else {}
     loop, init = make_loop(MemoryChain(2), name=name, **settings, **minibatches)
     before = jax.tree.map(np.asarray, init(jax.random.PRNGKey(0)))
