@@ -65,9 +65,8 @@ class Telling(tabular_q_learning.QLearner):
         return {"jax_devices_taken": float(backends_are_initialized()), "rlax_loaded": float("rlax" in sys.modules)}
 
 
-@pytest.mark.reverb
 @pytest.mark.full
-@pytest.mark.parametrize("engine", ["processes", "ray"])
+@pytest.mark.parametrize("engine", ["processes", pytest.param("ray", marks=pytest.mark.ray)])
 def test_a_launched_table_survives_kills_is_resumed_and_evaluated(engine: str, tmp_path: Any) -> None:
     killed = {"actor-0", "learner-0"} if engine == "processes" else set()
     agent = dataclasses.replace(tabular_q_learning.make_agent(), make_learner=Telling)
@@ -77,13 +76,11 @@ def test_a_launched_table_survives_kills_is_resumed_and_evaluated(engine: str, t
     assert {row["jax_devices_taken"] + row["rlax_loaded"] for row in rows} == {"0.00.0"}, "others have the accelerator"
 
 
-@pytest.mark.reverb
 @pytest.mark.full
 def test_a_planner_is_launched_killed_resumed_and_evaluated(tmp_path: Any) -> None:
     assert survives(planner.make_agent(), (2_000, 2_500), tmp_path / "run", {"actor-1", "learner-0"}) > 0.0
 
 
-@pytest.mark.reverb
 @pytest.mark.full
 def test_torch_is_launched_killed_resumed_and_evaluated(tmp_path: Any) -> None:
     pytest.importorskip("torch")
@@ -121,7 +118,6 @@ class Player(threading.Thread):
         os.close(self._person)
 
 
-@pytest.mark.reverb
 @pytest.mark.full
 def test_a_person_plays_beside_another_actor_and_the_launched_agent_learns(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
@@ -137,7 +133,6 @@ def test_a_person_plays_beside_another_actor_and_the_launched_agent_learns(
     assert len(others) > 10 and min(others) == -1.0
 
 
-@pytest.mark.reverb
 @pytest.mark.full
 def test_a_launched_person_without_a_keyboard_is_told_at_once(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KEYBOARD", raising=False)
@@ -145,7 +140,6 @@ def test_a_launched_person_without_a_keyboard_is_told_at_once(tmp_path: Any, mon
         launch(human_at_the_keyboard.make_agent(), 100, tmp_path / "run", set(), "processes")
 
 
-@pytest.mark.reverb
 def test_inference_nodes_are_refused_for_an_actor_of_ones_own() -> None:
     plan = agentkit.ExperimentConfig(tabular_q_learning.make_agent(), "agentkit:catch", 100)
     with pytest.raises(ConfigError, match=r"num_inference=1 \(--inference\): the agent's own actor"):
