@@ -19,6 +19,9 @@ from agentkit.wrappers.base import EnvironmentWrapper
 
 SUFFIXES = (".mp4", ".gif")
 
+Camera = Callable[[Callable[[], np.ndarray]], None]
+"""Called after each step and reset with a function that draws, ``() -> uint8 [H, W, 3]``; takes what it wants."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Film:
@@ -77,10 +80,14 @@ class FilmWriter:
         return self.num_frames >= self._film.num_steps
 
     def take(self, render: Callable[[], np.ndarray]) -> None:
-        """Adds an image, uint8 ``[H, W, 3]``; asks for none where the film is full."""
+        """Adds an image; asks for none where the film is full.
+
+        Raises:
+            ConfigError: what is drawn is no image.
+        """
         if self.full:
             return
-        frame = _scaled(np.asarray(render()), self._film.size)
+        frame = _scaled(draw(render), self._film.size)
         if self._sink is None:
             self._partial.unlink(missing_ok=True)  # It may be a link.
             make = _gif_sink if self._path.suffix == ".gif" else _mp4_sink
@@ -113,7 +120,7 @@ class FilmedEnvironment(EnvironmentWrapper):
 
     Args:
         environment: an environment with ``render() -> uint8 [H, W, 3]``.
-        camera: called with ``render`` after every step and reset.
+        camera: shown every step and reset.
 
     Raises:
         ConfigError: it cannot render.
@@ -121,7 +128,7 @@ class FilmedEnvironment(EnvironmentWrapper):
 
     stateless = True
 
-    def __init__(self, environment: dm_env.Environment, camera: Callable[[Callable[[], np.ndarray]], None]):
+    def __init__(self, environment: dm_env.Environment, camera: Camera):
         super().__init__(environment)
         if not callable(getattr(environment, "render", None)):
             raise ConfigError(f"{type(environment).__name__} has no render(), so there is nothing to film.")
@@ -138,6 +145,25 @@ class FilmedEnvironment(EnvironmentWrapper):
     def _shown(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
         self._camera(self._environment.render)  # type: ignore[attr-defined]
         return timestep
+
+
+def draw(render: Callable[[], np.ndarray]) -> np.ndarray:
+    """Returns what an environment draws, as uint8 ``[H, W, 3]``.
+
+    Args:
+        render: gives such an image, or a grey one, ``[H, W]``.
+
+    Raises:
+        ConfigError: it gives something else, such as text.
+    """
+    drawn = render()
+    frame = np.asarray(drawn)
+    if frame.dtype != np.uint8 or frame.ndim < 2 or frame.shape[2:] not in ((), (3,)):
+        found = f"{frame.dtype} {list(frame.shape)}" if isinstance(drawn, np.ndarray) else type(drawn).__name__
+        raise ConfigError(
+            f"To be filmed or watched, an environment's render() must give an image, uint8 [H, W, 3]; found {found}."
+        )
+    return frame if frame.ndim == 3 else np.repeat(frame[..., None], 3, axis=-1)
 
 
 def _scaled(frame: np.ndarray, size: int | None) -> np.ndarray:

@@ -12,7 +12,7 @@ import numpy as np
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.types import Nest
 from agentkit.wrappers.base import EnvironmentWrapper
-from agentkit.wrappers.film import pillow
+from agentkit.wrappers.film import draw, pillow
 
 
 @final
@@ -79,7 +79,7 @@ class VideoRecorder(EnvironmentWrapper):
         if timestep.first():
             self._episode += 1
         if self._episode % self._period == 0:
-            self._frames.append(np.array(self._environment.render()))
+            self._frames.append(draw(self._environment.render).copy())
             if timestep.last():
                 self._finish()
         return timestep

@@ -112,6 +112,18 @@ def test_the_window_shows_each_step_of_the_game(run, monkeypatch, capsys):
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.parametrize("drawn", ["X..\n.O.", np.zeros((3, 3), np.float32), np.zeros((3, 3, 4), np.uint8)])
+def test_what_is_no_image_is_neither_filmed_nor_watched(run, tmp_path, monkeypatch, capsys, drawn):
+    monkeypatch.setattr(TicTacToe, "render", lambda self: drawn)
+    monkeypatch.setattr("agentkit.envs.rendering.has_display", lambda: True)
+    monkeypatch.setattr(watch.Window, "possible", staticmethod(lambda: True))
+    found = "str" if isinstance(drawn, str) else f"{drawn.dtype} {list(drawn.shape)}"
+    for words in (["watch", str(run)], ["evaluate", str(run), "--video", str(tmp_path / "a.gif")]):
+        assert main([*words, "--episodes", "1"]) != 0
+        assert f"must give an image, uint8 [H, W, 3]; found {found}." in capsys.readouterr().err
+    assert not list(tmp_path.iterdir()), "half a film was left"
+
+
 def test_what_cannot_draw_is_refused():
     with pytest.raises(ConfigError, match=r"agentkit:matrix_game has no render\(\)"):
         filmed_agents(config(environment="agentkit:matrix_game"), print).make_environment(0)

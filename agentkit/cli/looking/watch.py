@@ -122,10 +122,13 @@ class Window:
 
         Raises:
             ClosedError: somebody has closed the window.
+            ConfigError: what is drawn is no image.
         """
         from matplotlib import pyplot
 
-        frame = render()
+        from agentkit.wrappers.film import draw
+
+        frame = draw(render)
         if self._figure is None:
             self._figure = pyplot.figure(self._title, figsize=(frame.shape[1] / 60, frame.shape[0] / 60))
             axes = self._figure.add_axes((0, 0, 1, 1))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, final
+from typing import final
 
 import dm_env
 
 from agentkit import specs
 from agentkit.core import MultiAgentEnvironment
+from agentkit.envs.multi_agent.wrapper import MultiAgentWrapper
 from agentkit.envs.wrapping import prepare
 from agentkit.specs import EnvironmentSpec, make_environment_spec
 from agentkit.types import AgentId, Nest
@@ -47,7 +48,7 @@ class _Port(dm_env.Environment):
 
 
 @final
-class PreparedEnvironment(MultiAgentEnvironment):
+class PreparedEnvironment(MultiAgentWrapper):
     """Gives each agent what agents expect: actions in [-1, 1] as a vector, and single precision.
 
     It is `envs.wrapping.prepare` of each agent.
@@ -57,21 +58,10 @@ class PreparedEnvironment(MultiAgentEnvironment):
     """
 
     def __init__(self, environment: MultiAgentEnvironment):
-        self._environment: Any = environment
+        super().__init__(environment)
         self._ports = {agent_id: _Port(spec) for agent_id, spec in environment.agent_specs().items()}
         self._wrapped = {agent_id: prepare(port, concatenate=False) for agent_id, port in self._ports.items()}
         self._specs = {agent_id: make_environment_spec(wrapped) for agent_id, wrapped in self._wrapped.items()}
-
-    def __getattr__(self, name: str) -> Any:
-        # Private names stay private; this also ends the recursion before __init__ has run.
-        if name.startswith("_"):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(self._environment, name)
-
-    @property
-    def environment(self) -> Any:
-        """Returns the environment inside."""
-        return self._environment
 
     def agent_specs(self) -> Mapping[AgentId, EnvironmentSpec]:
         """Returns the specs as agents see them."""
@@ -102,15 +92,3 @@ class PreparedEnvironment(MultiAgentEnvironment):
             timestep = self._wrapped[agent_id].reset()
             found[agent_id] = timestep._replace(observation=None) if has_none else timestep
         return found
-
-    def state_spec(self) -> Nest | None:
-        """Returns the spec of the environment's state."""
-        return self._environment.state_spec()
-
-    def state(self) -> Nest:
-        """Returns the environment's state."""
-        return self._environment.state()
-
-    def close(self) -> None:
-        """Closes the environment inside."""
-        self._environment.close()

@@ -11,6 +11,7 @@ import tree
 
 from agentkit import nests
 from agentkit.core import MultiAgentEnvironment
+from agentkit.envs.multi_agent.wrapper import MultiAgentWrapper
 from agentkit.envs.resumable import compare, elsewhere, episode_seed, fingerprint, unstack
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.specs import EnvironmentSpec
@@ -18,7 +19,7 @@ from agentkit.types import AgentId, Nest
 
 
 @final
-class ResumableMultiAgentEnvironment(MultiAgentEnvironment):
+class ResumableMultiAgentEnvironment(MultiAgentWrapper):
     """Makes an environment of several agents whose episodes can be repeated also one that can be saved.
 
     It does what `envs.resumable.ResumableEnvironment` does for one agent: episode k begins with ``reseed`` of a seed
@@ -40,20 +41,9 @@ class ResumableMultiAgentEnvironment(MultiAgentEnvironment):
                 f"{type(environment).__name__} has no reseed(seed), so its episodes cannot be repeated. Give it "
                 "one: the next reset() begins an episode that depends on that seed alone."
             )
-        self._environment: Any = environment
+        super().__init__(environment)
         self._specs = environment.agent_specs()
         self.reseed(seed)
-
-    @property
-    def environment(self) -> Any:
-        """Returns the environment inside."""
-        return self._environment
-
-    def __getattr__(self, name: str) -> Any:
-        # Private names stay private; this also ends the recursion before __init__ has run.
-        if name.startswith("_"):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(self._environment, name)
 
     def reseed(self, seed: int) -> None:
         """Begins another sequence of episodes: the next reset is its episode 0."""
@@ -137,15 +127,3 @@ class ResumableMultiAgentEnvironment(MultiAgentEnvironment):
     def agent_specs(self) -> Mapping[AgentId, EnvironmentSpec]:
         """Returns the specs of the environment inside."""
         return self._specs
-
-    def state_spec(self) -> Nest | None:
-        """Returns the spec of the environment's state."""
-        return self._environment.state_spec()
-
-    def state(self) -> Nest:
-        """Returns the environment's state."""
-        return self._environment.state()
-
-    def close(self) -> None:
-        """Closes the environment inside."""
-        self._environment.close()

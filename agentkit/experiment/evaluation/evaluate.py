@@ -7,7 +7,7 @@ import dataclasses
 import math
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import numpy as np
@@ -30,7 +30,7 @@ from agentkit.experiment.policies.restore_policy import check_fits, restore_poli
 from agentkit.experiment.policies.result import Result
 from agentkit.specs import EnvironmentSpec, make_environment_spec
 from agentkit.variables import VariableClient
-from agentkit.wrappers.film import Film, FilmedEnvironment, FilmWriter
+from agentkit.wrappers.film import Camera, Film, FilmedEnvironment, FilmWriter
 
 _ARGUMENTS = ("agent", "checkpoint", "environment", "environment_settings", "imports", "num_episodes", "video")
 
@@ -245,10 +245,13 @@ def evaluate(
     experiment = judged.experiment
     settings = {**experiment.environment_settings, **(environment_settings or {})}
     experiment = dataclasses.replace(experiment, environment_settings=settings)
-    with filming(experiment, film, filmed) as shown, Evaluator(shown, judged.networks, judged.store) as evaluator:
-        evaluator.check_fits(judged.environment_spec)
-        records = evaluator.episodes(num_episodes, number=judged.steps or 0)
-        num_cut = evaluator.num_cut
+    with film_camera(film) as camera:
+        if film is not None and camera is not None:
+            experiment = filmed(experiment, camera, film.size)
+        with Evaluator(experiment, judged.networks, judged.store) as evaluator:
+            evaluator.check_fits(judged.environment_spec)
+            records = evaluator.episodes(num_episodes, number=judged.steps or 0)
+            num_cut = evaluator.num_cut
     return {
         "steps": judged.steps,
         "updates": judged.updates,
@@ -260,7 +263,7 @@ def evaluate(
 
 def show(
     run_directory: str | pathlib.Path,
-    camera: Callable[[Callable[[], np.ndarray]], None],
+    camera: Camera,
     num_episodes: int = 1,
     size: int | None = None,
     *,
@@ -287,9 +290,7 @@ def show(
     return [record["episode_return"] for record in records]
 
 
-def filmed(
-    experiment: ExperimentConfig, camera: Callable[[Callable[[], np.ndarray]], None], size: int | None
-) -> ExperimentConfig:
+def filmed(experiment: ExperimentConfig, camera: Camera, size: int | None) -> ExperimentConfig:
     """Returns the experiment with an environment that shows every step to a camera; see `FilmedEnvironment`.
 
     Args:
@@ -307,26 +308,17 @@ def filmed(
     return dataclasses.replace(experiment, environment_settings=settings, wrappers=wrappers)
 
 
-_Experiment = TypeVar("_Experiment")
-
-
 @contextlib.contextmanager
-def filming(experiment: _Experiment, film: Film | None, filmed: Callable[..., _Experiment]) -> Iterator[_Experiment]:
-    """Yields the experiment with an environment whose first steps are a film in the end.
-
-    Args:
-        experiment: of one agent or of several.
-        film: the one wanted; None for none.
-        filmed: returns the experiment with an environment that shows every step to a camera, as `filmed` does.
-    """
+def film_camera(film: Film | None) -> Iterator[Camera | None]:
+    """Yields a camera whose first images are a film in the end, and after an error none; None where none is wanted."""
     if film is None:
-        yield experiment
+        yield None
         return
     writer, folder = FilmWriter(film), pathlib.Path(film.path).parent
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        yield filmed(experiment, writer.take, film.size)
+        yield writer.take
         writer.close()
     except BaseException:
         writer.abandon()

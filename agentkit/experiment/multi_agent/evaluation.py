@@ -13,15 +13,15 @@ from agentkit.envs.step_check import StepCheck
 from agentkit.errors import ConfigError, says_what_was_meant, unknown_name
 from agentkit.experiment.checks.step_watch import StepWatch
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
-from agentkit.experiment.evaluation.evaluate import filming, seed_of_evaluation, summarise, wants_another
+from agentkit.experiment.evaluation.evaluate import film_camera, seed_of_evaluation, summarise, wants_another
 from agentkit.experiment.multi_agent.config import Frozen, MultiAgentConfig, read_to_judge, who_plays
-from agentkit.experiment.multi_agent.filming import Camera, filmed_agents
+from agentkit.experiment.multi_agent.filming import filmed_agents
 from agentkit.experiment.multi_agent.loading import load_player, load_players, specs_of
 from agentkit.experiment.multi_agent.players import Player
 from agentkit.experiment.policies.restore_policy import find_checkpoint
 from agentkit.multi_agent_loop import MultiAgentLoop
 from agentkit.types import AgentId
-from agentkit.wrappers.film import Film
+from agentkit.wrappers.film import Camera, Film
 
 _RETURN = "episode_return/"
 
@@ -163,8 +163,8 @@ def evaluate_multi_agent(
     """
     film = video if video is None or isinstance(video, Film) else Film(video)
     game = _find_game(run, checkpoint, opponents or {}, imports, changes)
-    with filming(game.config, film, filmed_agents) as shown:
-        return _play(game._replace(config=shown), num_episodes)
+    with film_camera(film) as camera:
+        return _play(game, num_episodes, camera)
 
 
 def show_multi_agent(
@@ -187,7 +187,7 @@ def show_multi_agent(
         **changes: likewise.
     """
     game = _find_game(run, "newest", opponents or {}, imports, changes)
-    return _play(game._replace(config=filmed_agents(game.config, camera)), num_episodes)
+    return _play(game, num_episodes, camera)
 
 
 class _Game(NamedTuple):
@@ -216,7 +216,8 @@ def _find_game(
     return _Game(config, by_agent, find_checkpoint(run, checkpoint).step)
 
 
-def _play(game: _Game, num_episodes: int) -> dict[str, float]:
-    with MultiAgentEvaluator(game.config, game.players) as evaluator:
+def _play(game: _Game, num_episodes: int, camera: Camera | None) -> dict[str, float]:
+    config = game.config if camera is None else filmed_agents(game.config, camera)
+    with MultiAgentEvaluator(config, game.players) as evaluator:
         record = summarise_agents(evaluator.episodes(num_episodes))
         return {"steps": game.steps, **record, "episodes_cut": evaluator.num_cut}

@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any, final
+from collections.abc import Mapping
+from typing import final
 
 import dm_env
-import numpy as np
 
 from agentkit.core import MultiAgentEnvironment
 from agentkit.envs.given import name_of
+from agentkit.envs.multi_agent.wrapper import MultiAgentWrapper
 from agentkit.envs.rendering import prepare_pygame
 from agentkit.errors import ConfigError
 from agentkit.experiment.multi_agent.config import MultiAgentConfig
-from agentkit.specs import EnvironmentSpec
 from agentkit.types import AgentId, Nest
-
-Camera = Callable[[Callable[[], np.ndarray]], None]
-"""Called after each step and reset with a function that draws, ``() -> uint8 [H, W, 3]``."""
+from agentkit.wrappers.film import Camera
 
 
-def filmed_agents(config: MultiAgentConfig, camera: Camera, size: int | None = None) -> MultiAgentConfig:
+def filmed_agents(config: MultiAgentConfig, camera: Camera) -> MultiAgentConfig:
     """Returns the experiment with an environment that shows every step to a camera.
 
     Args:
         config: whose environment is to be seen.
         camera: takes the images that it wants.
-        size: is not used: none of these environments can be asked for a height.
     """
-    del size
     name = name_of(config.environment)
     if str(config.environment).startswith("pettingzoo:"):
         prepare_pygame()
@@ -47,7 +42,7 @@ def filmed_agents(config: MultiAgentConfig, camera: Camera, size: int | None = N
 
 
 @final
-class FilmedAgents(MultiAgentEnvironment):
+class FilmedAgents(MultiAgentWrapper):
     """Shows each step to a camera, which takes the images that it wants.
 
     Args:
@@ -56,40 +51,17 @@ class FilmedAgents(MultiAgentEnvironment):
     """
 
     def __init__(self, environment: MultiAgentEnvironment, camera: Camera):
-        self._environment: Any = environment
+        super().__init__(environment)
         self._camera = camera
-
-    def __getattr__(self, name: str) -> Any:
-        # Private names stay private; this also ends the recursion before __init__ has run.
-        if name.startswith("_"):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(self._environment, name)
-
-    def agent_specs(self) -> Mapping[AgentId, EnvironmentSpec]:
-        """Returns the specs by agent id."""
-        specs: Mapping[AgentId, EnvironmentSpec] = self._environment.agent_specs()
-        return specs
 
     def reset(self) -> dict[AgentId, dm_env.TimeStep]:
         """Starts an episode."""
-        return self._shown(self._environment.reset())
+        return self._shown(super().reset())
 
     def step(self, actions: Mapping[AgentId, Nest]) -> dict[AgentId, dm_env.TimeStep]:
         """Takes the actions of the ids that are to act."""
-        return self._shown(self._environment.step(actions))
+        return self._shown(super().step(actions))
 
     def _shown(self, timesteps: dict[AgentId, dm_env.TimeStep]) -> dict[AgentId, dm_env.TimeStep]:
         self._camera(self._environment.render)
         return timesteps
-
-    def state_spec(self) -> Nest | None:
-        """Returns the spec of the environment's state."""
-        return self._environment.state_spec()
-
-    def state(self) -> Nest:
-        """Returns the environment's state."""
-        return self._environment.state()
-
-    def close(self) -> None:
-        """Closes the environment inside."""
-        self._environment.close()
