@@ -6,7 +6,7 @@ import importlib
 import inspect
 import re
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import dm_env
@@ -184,14 +184,33 @@ def factory_of(prefix: str) -> Factory:
     return importlib.import_module(f"agentkit.envs.{_ROOMS.get(prefix, '')}{prefix}").make
 
 
+def check_known(prefix: str, name: str, known: Iterable[str]) -> None:
+    """Refuses a name that a package does not have.
+
+    Raises:
+        UnknownNameError: proposes the nearest one.
+    """
+    names = list(known)
+    if name not in names:
+        raise unknown_name("environment", f"{prefix}:{name}", [f"{prefix}:{each}" for each in names])
+
+
+def check_settings(environment: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuses settings that an environment does not take.
+
+    Raises:
+        UnknownNameError: proposes the nearest one.
+    """
+    names = list(known)
+    for name in given:
+        if name not in names:
+            raise unknown_name(f"setting of {environment}", name, names)
+
+
 def _make_own(name: str, seed: int, **kwargs: Any) -> dm_env.Environment:
-    if name not in _OWN:
-        raise unknown_name("environment", f"agentkit:{name}", [f"agentkit:{known}" for known in _OWN])
+    check_known("agentkit", name, _OWN)
     cls = _own_class(name)
-    known = set(inspect.signature(cls).parameters) - {"seed"}
-    for key in kwargs:
-        if key not in known:
-            raise unknown_name(f"setting of agentkit:{name}", key, known)
+    check_settings(f"agentkit:{name}", kwargs, set(inspect.signature(cls).parameters) - {"seed"})
     return cls(seed=seed, **kwargs)
 
 

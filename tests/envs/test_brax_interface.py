@@ -9,7 +9,8 @@ import pytest
 
 from agentkit import envs
 from agentkit.envs.jax.dm_environment import DmEnvironment
-from agentkit.envs.jax.foreign import BraxInterface, check_known, check_settings, keywords_of
+from agentkit.envs.jax.foreign import BraxInterface, keywords_of
+from agentkit.envs.prefixes import check_known, check_settings
 from agentkit.errors import UnknownNameError
 from agentkit.testing.environment import EnvironmentContract
 

@@ -1,11 +1,11 @@
-"""What the environments of other packages in JAX share: names and settings, dtypes of states, and time limits."""
+"""What the environments of other packages in JAX share: settings, dtypes of states, and time limits."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
 import dm_env
@@ -21,29 +21,6 @@ from agentkit.types import Array, Nest
 
 Settings = tuple[tuple[str, Any], ...]
 """Names and values, in order, so that environments of equal settings are equal and compiled once."""
-
-
-def check_known(prefix: str, name: str, known: Iterable[str]) -> None:
-    """Refuses a name that a package does not have.
-
-    Raises:
-        UnknownNameError: proposes the nearest one.
-    """
-    names = list(known)
-    if name not in names:
-        raise unknown_name("environment", f"{prefix}:{name}", [f"{prefix}:{each}" for each in names])
-
-
-def check_settings(environment: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuses settings that an environment does not take.
-
-    Raises:
-        UnknownNameError: proposes the nearest one.
-    """
-    names = list(known)
-    for name in given:
-        if name not in names:
-            raise unknown_name(f"setting of {environment}", name, names)
 
 
 def keywords_of(*functions: Callable[..., Any]) -> list[str]:

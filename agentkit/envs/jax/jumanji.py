@@ -13,8 +13,9 @@ import jax.numpy as jnp
 from agentkit import specs
 from agentkit.envs.jax.base import JaxEnvironment
 from agentkit.envs.jax.dm_environment import DmEnvironment
-from agentkit.envs.jax.foreign import Settings, check_known, check_settings, keywords_of
+from agentkit.envs.jax.foreign import Settings, keywords_of
 from agentkit.envs.jax.pooled import with_reset_pool
+from agentkit.envs.prefixes import check_known, check_settings
 from agentkit.errors import SpecError, missing_extra
 from agentkit.types import Array, Nest
 

@@ -15,9 +15,10 @@ import numpy as np
 from agentkit import specs
 from agentkit.envs.jax.base import JaxEnvironment
 from agentkit.envs.jax.dm_environment import DmEnvironment
-from agentkit.envs.jax.foreign import Settings, cast, check_known, check_settings, dtypes_after_a_step, unbounded
+from agentkit.envs.jax.foreign import Settings, cast, dtypes_after_a_step, unbounded
 from agentkit.envs.jax.pooled import with_reset_pool
 from agentkit.envs.jax.time_steps import first_step, next_step
+from agentkit.envs.prefixes import check_known, check_settings
 from agentkit.errors import missing_extra
 from agentkit.types import Array
 

@@ -8,8 +8,9 @@ from typing import Any
 import dm_env
 
 from agentkit.envs.jax.dm_environment import DmEnvironment
-from agentkit.envs.jax.foreign import BraxInterface, Settings, check_known, check_settings
+from agentkit.envs.jax.foreign import BraxInterface, Settings
 from agentkit.envs.jax.pooled import with_reset_pool
+from agentkit.envs.prefixes import check_known, check_settings
 from agentkit.errors import ConfigError, missing_extra
 
 try:

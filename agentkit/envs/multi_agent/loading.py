@@ -11,8 +11,8 @@ from typing import Any
 import dm_env
 
 from agentkit.core import MultiAgentEnvironment
-from agentkit.envs.prefixes import OF_SEVERAL_AGENTS, OWN_OF_SEVERAL_AGENTS, split_several
-from agentkit.errors import ConfigError, SpecError, unknown_name
+from agentkit.envs.prefixes import OF_SEVERAL_AGENTS, OWN_OF_SEVERAL_AGENTS, check_settings, split_several
+from agentkit.errors import ConfigError, SpecError
 
 
 def make_multi_agent(environment: Any, /, seed: int = 0, *, raw: bool = False, **settings: Any) -> Any:
@@ -54,9 +54,7 @@ def _make(environment: Any, seed: int, settings: dict[str, Any]) -> Any:
             return importlib.import_module(f"agentkit.envs.multi_agent.{prefix}").make(rest, seed, **settings)
         file, name = OWN_OF_SEVERAL_AGENTS[rest].split(".")
         own = getattr(importlib.import_module(f"agentkit.envs.multi_agent.{file}"), name)
-        known = set(inspect.signature(own).parameters) - {"seed"}
-        for key in settings.keys() - known:
-            raise unknown_name(f"setting of {environment}", key, known)
+        check_settings(environment, settings, set(inspect.signature(own).parameters) - {"seed"})
         return own(seed=seed, **settings)
     if callable(environment) and not hasattr(environment, "step"):
         return _call(environment, seed, settings)

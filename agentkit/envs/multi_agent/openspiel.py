@@ -10,6 +10,7 @@ import numpy as np
 from agentkit import specs
 from agentkit.envs.base import checked_action
 from agentkit.envs.multi_agent.base import TurnEnvironment, one_reward_spec
+from agentkit.envs.prefixes import check_known, check_settings
 from agentkit.errors import ConfigError, SpecError, missing_extra, unknown_name
 from agentkit.types import AgentId, Nest
 
@@ -35,14 +36,10 @@ def make(name: str, seed: int = 0, *, observed: str | None = None, **settings: A
         ConfigError: OpenSpiel refuses the settings.
         SpecError: see `OpenSpiel`.
     """
-    known = list(pyspiel.registered_names())
-    if name not in known:
-        raise unknown_name("environment", f"openspiel:{name}", [f"openspiel:{each}" for each in known])
+    check_known("openspiel", name, pyspiel.registered_names())
     if settings:  # OpenSpiel would print its own list of them.
         taken = {kind.short_name: kind for kind in pyspiel.registered_games()}[name].parameter_specification
-        for key in settings:
-            if key not in taken:
-                raise unknown_name(f"setting of openspiel:{name}", key, [*taken, "observed"])
+        check_settings(f"openspiel:{name}", settings, [*taken, "observed"])
     try:
         return OpenSpiel(pyspiel.load_game(name, settings), seed, observed)
     except pyspiel.SpielError as error:
@@ -78,8 +75,8 @@ class OpenSpiel(TurnEnvironment):
         if observed is not None and observed not in has:
             raise unknown_name(f"tensor of openspiel:{kind.short_name}", observed, has)
         self._game, self._num_actions = game, int(game.num_distinct_actions())
-        self._shape = tuple(getattr(game, f"{observed or has[0]}_tensor_shape")())
         self._tensor = f"{observed or has[0]}_tensor"
+        self._shape = tuple(getattr(game, f"{self._tensor}_shape")())
         self._ids = [f"player_{number}" for number in range(game.num_players())]
         seen = {
             "observation": specs.Array(self._shape, np.float32, self._tensor),
