@@ -63,8 +63,6 @@ def train_several(arguments: argparse.Namespace) -> int:
                 f"{name} is missing. Example: agentkit train dqn --env pettingzoo:classic/tictactoe_v3 --policies "
                 "shared --steps 20k"
             )
-    if arguments.seeds is None and arguments.jobs is not None:
-        raise ConfigError("--jobs is of --seeds, such as --seeds 0:5 --jobs 2; one run is one process.")
     seeds = None if arguments.seeds is None else take_seeds(arguments)
     from agentkit import experiment
     from agentkit.agents import registry
@@ -99,8 +97,8 @@ def train_several(arguments: argparse.Namespace) -> int:
 def resume_several(arguments: argparse.Namespace) -> int:
     """Goes on with a run of several agents."""
     refuse_of_one_agent(arguments)
-    if arguments.seeds is not None or arguments.jobs is not None:
-        raise ConfigError("--seeds and --jobs are of a group of runs, and this is one run. Leave them out.")
+    if arguments.seeds is not None:
+        raise ConfigError("--seeds is of a group of runs, and this is one run. Leave it out.")
     changes = changes_of_resumed(arguments)
     from agentkit import experiment
 

@@ -28,6 +28,8 @@ def train(arguments: argparse.Namespace) -> int:
         ConfigError: for missing or contradicting arguments.
         UnknownNameError: for an unknown agent, environment or config field.
     """
+    if arguments.jobs is not None and arguments.seeds is None and not is_group(arguments.resume):
+        raise ConfigError("--jobs is of --seeds, such as --seeds 0:5 --jobs 2; one run is one process.")
     if arguments.policies is not None or is_of_several(arguments.resume):
         from agentkit.cli.training import several
 
@@ -38,8 +40,6 @@ def train(arguments: argparse.Namespace) -> int:
         return seeds.train_seeds(arguments) if arguments.resume is None else seeds.resume_seeds(arguments)
     if arguments.opponents is not None:
         raise ConfigError("--opponents is for several agents: say who plays whom with --policies shared (or each).")
-    if arguments.jobs is not None:
-        raise ConfigError("--jobs is of --seeds, such as --seeds 0:5 --jobs 2; one run is one process.")
     if arguments.resume is not None:
         changes = changes_of_resumed(arguments)
         from agentkit import experiment

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -153,7 +152,7 @@ def load_player(frozen: Frozen | str, spec: EnvironmentSpec) -> Player:
     return player
 
 
-def _choose_policy(run: Any, policy: str | None, known: Mapping[str, Any]) -> str:
+def _choose_policy(run: Any, policy: str | None, known: Collection[str]) -> str:
     if policy is None and len(known) > 1:
         raise ConfigError(f"{run} has the policies {', '.join(known)}: say which, policy=... (--policy ID).")
     wanted = next(iter(known)) if policy is None else policy
@@ -196,10 +195,13 @@ def load(
         UnknownNameError: the run has trained no such policy.
         UntrustedCodeError: it names code that is neither loaded nor in `imports`.
     """
-    given = {"checkpoint": checkpoint, "explore": explore, "seed": seed, "imports": imports, **changes}
-    is_run = isinstance(path, str | os.PathLike) and (pathlib.Path(path) / "config.json").is_file()
-    if is_run and is_of_several_agents(path):  # type: ignore[arg-type]  # It is a path.
-        return load_multi_agent(path, policy, **given)  # type: ignore[arg-type]
+    given: dict[str, Any] = {"checkpoint": checkpoint, "explore": explore, "seed": seed, "imports": imports, **changes}
+    if (
+        isinstance(path, str | pathlib.Path)
+        and (pathlib.Path(path) / "config.json").is_file()
+        and is_of_several_agents(path)
+    ):
+        return load_multi_agent(path, policy, **given)
     if policy is not None:
         raise ConfigError(f"policy: {path} is no run of several agents; leave out {policy!r}.")
     return load_one_agent(path, **given)
@@ -258,6 +260,6 @@ def agents_of(run: str | pathlib.Path, policy: str | None = None, imports: Seque
     """
     config = read_multi_agent_config(run, imports=imports)
     agent_specs = specs_of(config)
-    learned = {name: 0 for name, one in policies_of(config, agent_specs).items() if isinstance(one, Agent)}
+    learned = [name for name, one in policies_of(config, agent_specs).items() if isinstance(one, Agent)]
     wanted = _choose_policy(run, policy, learned)
     return [agent_id for agent_id, policy_id in who_plays(config, agent_specs).items() if policy_id == wanted]
