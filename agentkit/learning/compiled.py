@@ -56,7 +56,7 @@ class CompiledUpdate:
             return self.update.init(key)  # Line by line, as its user wants to see it.
         device = jax.config.jax_default_device  # type: ignore[attr-defined]
         if device not in self._inits:
-            self._inits[device] = _compile_quickly(self.update.init, key)
+            self._inits[device] = _compile_quickly(lambda key: strongly_typed(self.update.init(key)), key)
         return self._inits[device](key)
 
     def variables(self, state: Nest) -> dict[str, Nest]:
@@ -112,6 +112,16 @@ def counted_update(update: Update, state: Nest, batch: ReplaySample[Nest]) -> tu
         batch: with `num_updates` and `num_steps`.
     """
     return update.update(tell_counts(state, steps=batch.num_steps, updates=batch.num_updates), batch)
+
+
+def strongly_typed(nest: Nest) -> Nest:
+    """Returns a nest without JAX's weak types, such as a Python number's: a loop over it would be compiled twice."""
+
+    def strong(leaf: Array) -> Array:
+        array = jnp.asarray(leaf)
+        return jax.lax.convert_element_type(array, array.dtype)
+
+    return jax.tree.map(strong, nest)
 
 
 def initial_state(update: Update, key: jax.Array) -> Nest:

@@ -23,6 +23,7 @@ from agentkit.experiment.on_device.acting import start
 from agentkit.experiment.on_device.loop import MOST_ROUNDS, DeviceLoop
 from agentkit.experiment.on_device.segments import collect
 from agentkit.learning import Linear, Update, UpdateOutput
+from agentkit.learning.compiled import initial_state
 from agentkit.learning.finite import start_tally
 from agentkit.replay import InProcessReplay
 from agentkit.testing.learning import learns
@@ -145,6 +146,26 @@ def test_a_chunk_is_equal_to_two_of_half_its_length_and_memory_stays():
         whole = halves = None
         sizes.append(sum(array.nbytes for array in jax.live_arrays()))
     assert len(set(sizes[1:])) == 1, sizes
+
+
+def test_all_chunks_run_one_program_whatever_types_an_update_returns():
+    """PPO's learning rate, a number of Python's in a metric, once had each run compiled twice."""
+
+    traced = []
+
+    def update(training, batch):
+        traced.append(training)
+        return training * 0.0 + 1, UpdateOutput({"rate": jnp.asarray(0.1), "mean": jnp.mean(batch.data.reward)})
+
+    own = Update(lambda key: 0.5, update, lambda _: {"policy": ()})
+    policy = stateless_policy(lambda params, key, observation: jnp.int32(0))
+    loop = DeviceLoop(CartPole(), policy, own, Segments(SegmentsConfig(segment_length=4, batch_size=2)), 2)
+    key = jax.random.PRNGKey(0)
+    chunk = loop.run(initial_state(own, key), loop.start(key), start_tally(0), target=10**9, num_rounds=1)
+    times = len(traced)
+    for _ in range(2):
+        chunk = loop.run(chunk.training, chunk.state, chunk.tally, target=10**9, num_rounds=2)
+    assert len(traced) == times and float(chunk.training) == 1.0
 
 
 def test_a_chunk_ends_with_the_round_that_reaches_its_target():

@@ -19,6 +19,7 @@ from agentkit.experiment.on_device.replay.sum_tree import NOWHERE
 from agentkit.experiment.on_device.rounds import Rounds
 from agentkit.experiment.on_device.segments import SegmentRounds
 from agentkit.learning import Update
+from agentkit.learning.compiled import strongly_typed
 from agentkit.types import Array, Nest
 
 MOST_ROUNDS = 256
@@ -128,7 +129,7 @@ class DeviceLoop:
 
     def first_training(self, key: Array) -> Nest:
         """Returns the training state that the update begins with; to be compiled."""
-        return self._update.init(key)
+        return strongly_typed(self._update.init(key))
 
     def first_state(self, key: Array) -> State:
         """Returns what `start` does; to be compiled."""
@@ -136,7 +137,7 @@ class DeviceLoop:
         acting = start(self._environment, self._policy, self._num_envs, acting_key)
         store = self._rounds.first_store(acting, store_key)
         metrics = jax.eval_shape(lambda: self._rounds.first_metrics(self._update.init(key), acting, store))
-        return State(acting, store, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), metrics))
+        return State(strongly_typed(acting), store, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), metrics))
 
     def run_rounds(self, training: Nest, state: State, tally: Array, target: Array, num_rounds: Array) -> Chunk:
         """Returns what `run` does; to be compiled."""
@@ -160,7 +161,7 @@ class DeviceLoop:
         report = Report(counts, counts, Episodes(counts, sums, counts), jnp.zeros(MOST_ROUNDS, bool))
         first = Chunk(training, state, jnp.asarray(tally), report, jnp.int32(0))
         last: Chunk = jax.lax.while_loop(lambda chunk: self._members.any(goes_on(chunk)), go_on, first)
-        return last
+        return strongly_typed(last)  # As the next chunk's state is: it runs the same program.
 
 
 def store_size(state: State) -> tuple[int, int]:
