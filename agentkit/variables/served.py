@@ -23,6 +23,9 @@ _LOOK_SECONDS = 0.1
 LINGER_SECONDS = 1.0
 """How long a publisher that is closed stays for those who have asked within as long and lack the newest parameters."""
 
+PARTING_SECONDS = 0.2
+"""How long a publisher that is closed stays after its last answer, for whoever asked to read it."""
+
 
 class ServedPublisher:
     """Publishes parameters, on a server in a thread of this process. Thread-safe.
@@ -84,7 +87,7 @@ class ServedPublisher:
                 self._answer(request)
             if self._closed.is_set():
                 end = min(end, time.monotonic() + LINGER_SECONDS if self._is_lacked() else 0.0)
-        self._server.close()
+        self._server.close(PARTING_SECONDS)
 
     def _is_lacked(self) -> bool:
         """Returns whether somebody who has asked lately lacks the newest parameters."""

@@ -8,6 +8,7 @@ nobody without the client's key gets as far as a message: what a stranger can ta
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import pathlib
 import stat
@@ -66,7 +67,7 @@ class Server:
         """
         _check_address(address, keys)
         raise_descriptor_limit()
-        self.num_dropped = 0
+        self.num_dropped, self._sent = 0, -math.inf
         self._context = zmq.Context()  # Its own: it has one doorkeeper, `_admit`.
         self._socket = self._context.socket(zmq.ROUTER)
         self._poller = zmq.Poller()
@@ -140,11 +141,18 @@ class Server:
 
     def _send(self, request: Request, body: Nest) -> None:
         parts = encode(request.number, body)
+        self._sent = time.monotonic()
         with contextlib.suppress(zmq.Again):  # A client that takes no answers: its loss.
             self._socket.send_multipart([request.sender, *parts], copy=False, flags=zmq.NOBLOCK)
 
-    def close(self) -> None:
-        """Ends all connections; answers that are on their way have 2 s. May be called twice."""
+    def close(self, parting_seconds: float = 0.0) -> None:
+        """Ends all connections; answers that are on their way have 2 s. May be called twice.
+
+        Args:
+            parting_seconds: to stay after the last answer, where it must be read: a client's libzmq forgets what it
+                has received and nobody has read when the connection ends, and a client that cannot ask again lacks it.
+        """
+        time.sleep(max(0.0, self._sent + parting_seconds - time.monotonic()))
         self._context.destroy(linger=2000)
 
 
