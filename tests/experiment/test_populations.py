@@ -44,9 +44,9 @@ from tests.experiment.test_replay_on_device import plan as plan_of_replay
 
 _REPLAY = {"replay_size": 40, "min_replay_size": 10, "batch_size": 4, "updates_per_step": 0.25}
 EXPERIENCES = [
+    Segments(SegmentsConfig(segment_length=5, batch_size=2), num_envs=2),
     Transitions(ReplayConfig(n_step=2, **_REPLAY)),
     Sequences(SequencesConfig(sequence_length=6, sequence_period=3, prioritized=True, **_REPLAY)),
-    Segments(SegmentsConfig(segment_length=5, batch_size=2), num_envs=2),
 ]
 
 
