@@ -13,6 +13,7 @@ import tree
 from agentkit import nests, specs
 from agentkit.errors import CheckpointError, ConfigError, SpecError
 from agentkit.types import Nest
+from agentkit.wrappers.base import Around
 
 LONG_EPISODE = 100_000
 """Steps of an episode after which it is said what it costs to keep its actions."""
@@ -25,7 +26,7 @@ _TOO_LONG = (
 
 
 @final
-class ResumableEnvironment(dm_env.Environment):
+class ResumableEnvironment(Around, dm_env.Environment):
     """Makes an environment whose episodes can be repeated also one that can be saved.
 
     No simulator here can copy its whole state, but all can repeat an episode: episode k begins with
@@ -65,17 +66,6 @@ class ResumableEnvironment(dm_env.Environment):
         self._actions: list[Nest] = []
         self._start_state: dict[str, Any] | None = None
         self._timestep: dm_env.TimeStep | None = None
-
-    @property
-    def environment(self) -> Any:
-        """Returns the environment inside."""
-        return self._environment
-
-    def __getattr__(self, name: str) -> Any:
-        # Private names stay private; this also ends the recursion before __init__ has run.
-        if name.startswith("_"):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(self._environment, name)
 
     def reset(self) -> dm_env.TimeStep:
         """Starts the next episode."""

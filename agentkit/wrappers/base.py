@@ -17,11 +17,28 @@ from agentkit.types import FIRST, Nest
 _GYMNASIUM_STATISTICS = ("NormalizeObservation", "NormalizeReward")
 
 
-class EnvironmentWrapper(dm_env.Environment):
-    """Passes everything on to the environment inside; subclasses change single methods.
+class Around:
+    """Passes public attributes that it lacks (`reseed`, `render`, `num_envs`, ...) on to the environment inside.
 
-    Public attributes that a wrapper lacks (`reseed`, `render`, `num_envs`, ...) are those of the
-    environment inside, so ``hasattr(wrapper, "reseed")`` tells the truth about the chain.
+    Subclasses set `_environment`. So ``hasattr(wrapper, "reseed")`` tells the truth about the chain.
+    """
+
+    _environment: Any
+
+    @property
+    def environment(self) -> Any:
+        """Returns the environment inside."""
+        return self._environment
+
+    def __getattr__(self, name: str) -> Any:
+        # Private names stay private; this also ends the recursion before __init__ has run.
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self._environment, name)
+
+
+class EnvironmentWrapper(Around, dm_env.Environment):
+    """Passes everything on to the environment inside; subclasses change single methods.
 
     `save` and `restore` hold what outlives an episode (statistics, counters). What lives within an
     episode (stacked frames, a step count) is rebuilt by replaying the episode's actions, which is
@@ -74,20 +91,9 @@ class EnvironmentWrapper(dm_env.Environment):
         self._environment = environment
 
     @property
-    def environment(self) -> Any:
-        """Returns the environment inside."""
-        return self._environment
-
-    @property
     def resumable(self) -> bool:
         """Returns whether the environment stands in mid-episode again after `restore`."""
         return self.stateless and getattr(self._environment, "resumable", False)
-
-    def __getattr__(self, name: str) -> Any:
-        # Private names stay private; this also ends the recursion before __init__ has run.
-        if name.startswith("_"):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(self._environment, name)
 
     def reset(self) -> dm_env.TimeStep:
         """Starts an episode."""

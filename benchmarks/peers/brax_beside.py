@@ -3,8 +3,8 @@
     python benchmarks/peers/brax_beside.py
 
 agentkit's interpreter has brax, too (extra ``brax``). Settings are those of brax's notebook ``training.ipynb``. Rates
-are of training alone, after the first part, which compiles; returns are of stochastic policies: agentkit's the mean of
-training episodes at the end, brax's its last evaluation.
+are of training alone, after the first part, which compiles. Returns cannot be compared yet: brax's is its last
+evaluation, agentkit's of the episodes that ended in the last round, which are the short ones.
 
 What is not the same: agentkit estimates advantages once an update over segments of 80 rows, brax in each minibatch
 over unrolls of 5; agentkit normalises values, brax multiplies rewards by 10; agentkit's standard deviation does not
@@ -18,7 +18,7 @@ from typing import Any
 
 import beside
 
-# Workloads: brax's settings for its environments, and the share of its steps that is trained.
+# Workloads: brax's settings for its environments; "ant-short" trains fewer steps, and "small" is to try the script.
 _SHARED = {"reward_scaling": 10, "unroll_length": 5, "num_minibatches": 32, "num_updates_per_batch": 4}
 _SHARED |= {"learning_rate": 3e-4, "entropy_cost": 1e-2, "discounting": 0.97}
 WORKLOADS: dict[str, dict[str, Any]] = {

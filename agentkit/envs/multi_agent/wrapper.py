@@ -3,38 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import dm_env
 
 from agentkit.core import MultiAgentEnvironment
 from agentkit.specs import EnvironmentSpec
 from agentkit.types import AgentId, Nest
+from agentkit.wrappers.base import Around
 
 
-class MultiAgentWrapper(MultiAgentEnvironment):
+class MultiAgentWrapper(Around, MultiAgentEnvironment):
     """Passes everything on to the environment inside; subclasses change single methods.
-
-    Public attributes that a wrapper lacks (`reseed`, `render`, ...) are those of the environment inside, as with
-    `wrappers.base.EnvironmentWrapper`.
 
     Args:
         environment: of several agents.
     """
 
     def __init__(self, environment: MultiAgentEnvironment):
-        self._environment: Any = environment
-
-    @property
-    def environment(self) -> Any:
-        """Returns the environment inside."""
-        return self._environment
-
-    def __getattr__(self, name: str) -> Any:
-        # Private names stay private; this also ends the recursion before __init__ has run.
-        if name.startswith("_"):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(self._environment, name)
+        self._environment = environment
 
     def agent_specs(self) -> Mapping[AgentId, EnvironmentSpec]:
         """Returns the specs by agent id."""
