@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from agentkit.experiment import train as train
     from agentkit.experiment.config import presets as presets
     from agentkit.experiment.evaluation.evaluate import evaluate as evaluate
-    from agentkit.experiment.launch.run import launch as launch
+    from agentkit.experiment.launching.run import launch as launch
 
 _EXPERIMENT_NAMES = (
     "ExperimentConfig", "Frozen", "MultiAgentConfig", "OfflineConfig", "Pool", "Sampler", "evaluate",

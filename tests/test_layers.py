@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from agentkit import experiment
 from agentkit.cli.words.parser import COMMANDS
 
 pytestmark = pytest.mark.both_stacks
@@ -38,7 +39,7 @@ ROOMS = {
         {"config"}, {"runs"}, {"policies"}, {"checks"}, {"evaluation"}, {"training"}, {"profiling"},
         {"on_device", "multi_agent"},
         {"local", "offline", "iteration", "train_by_name"},
-        {"launch", "sweeps", "publishing"},
+        {"launching", "sweeps", "publishing"},
     ],
     "cli": [
         {"screen", "output", "interrupts", "summary"}, {"drawing"}, {"values"}, {"words"}, {"training"}, {"looking"},
@@ -320,6 +321,22 @@ agent.make_update(networks), agent.make_policy(networks), agent.make_tables(spec
     assert found & {"rlax", "distrax", "tensorflow_probability", "matplotlib", "tensorboardX"} == set()
 
 
+def test_a_run_in_one_process_loads_no_room_of_programs_and_sweeps():
+    code = "import sys\nfrom agentkit.experiment import run\nprint(*sorted(sys.modules))"
+    loaded = _last_line_printed_by(code).split()
+    assert "agentkit.experiment.training.training_loop" in loaded
+    others = ("zmq", "agentkit.experiment.launching", "agentkit.experiment.sweeps", "agentkit.experiment.publishing")
+    assert [name for name in loaded if name.startswith(others)] == []
+
+
+def test_each_name_of_experiments_is_loaded_from_where_type_checkers_find_it():
+    source = ast.parse((ROOT / "agentkit/experiment/__init__.py").read_text())
+    (block,) = [node for node in source.body if isinstance(node, ast.If)]
+    seen = {alias.asname: node.module for node in block.body for alias in node.names}
+    assert {name: f"agentkit.experiment.{module}" for name, module in experiment._MODULES.items()} == seen
+    assert {name for name in experiment.__all__ if getattr(experiment, name).__name__ != name} == set()
+
+
 # The checks above can fail -------------------------------------------------------------------------
 
 
@@ -364,17 +381,17 @@ def test_good_imports_are_not_reported(tmp_path):
 
 def test_an_arrow_up_between_rooms_is_found(tmp_path):
     files = {
-        "experiment/__init__.py": "from agentkit.experiment.launch.run import launch",
+        "experiment/__init__.py": "from agentkit.experiment.launching.run import launch",
         "experiment/config/a.py": "def f():\n    from agentkit.experiment.runs.lock import x",
         "experiment/runs/b.py": "from agentkit.experiment.config.a import x\nfrom agentkit.experiment import run",
-        "experiment/launch/c.py": "from agentkit.experiment.sweeps.d import x",
+        "experiment/launching/c.py": "from agentkit.experiment.sweeps.d import x",
         "experiment/iteration.py": "from agentkit.experiment.local import x",
         "experiment/misc/e.py": "",
     }
     files |= {f"experiment/runs/f{number}.py": "" for number in range(FILES_OF_A_ROOM)}
     assert room_violations(_tree(tmp_path, files), "experiment") == [
         "experiment/config/a.py imports runs, which is no lower room",
-        "experiment/launch/c.py imports sweeps, which is no lower room",
+        "experiment/launching/c.py imports sweeps, which is no lower room",
         "experiment/misc/e.py: misc is no room of experiment",
         "experiment/runs/b.py imports agentkit.experiment.run; name the file that has it",
         "experiment/runs has 13 files, 12 are allowed",

@@ -113,16 +113,16 @@ NEAREST: dict[str, tuple[str, ...]] = {
     "experiment/on_device/members": ("experiment/test_populations.py",),
     "envs/jax/pooled": ("experiment/test_on_device.py",),
     "experiment/sweeps": ("experiment/sweeps", "cli/test_sweep.py"),
-    "experiment/launch": (
+    "experiment/launching": (
         "experiment/test_learner_data.py",
         "experiment/test_launch_config.py",
         "experiment/test_exploring.py",
         "experiment/test_shards.py",
         "experiment/test_launch.py",
     ),
-    "experiment/launch/external": ("experiment/test_claims.py", "experiment/test_run_lock.py", "cli/test_node.py"),
-    "experiment/launch/nodes/inference": ("experiment/test_inference.py",),
-    "experiment/launch/sharing/step_goal": ("experiment/test_step_goal.py",),
+    "experiment/launching/external": ("experiment/test_claims.py", "experiment/test_run_lock.py", "cli/test_node.py"),
+    "experiment/launching/nodes/inference": ("experiment/test_inference.py",),
+    "experiment/launching/sharing/step_goal": ("experiment/test_step_goal.py",),
 }
 """Tests nearest to a file of agentkit/, for those whose own file is not all; of a folder, what follows the own file."""
 

@@ -32,8 +32,8 @@ from soak_resources import Resources, SmallDisk, node_pids
 
 from agentkit import checkpoint, experiment
 from agentkit.distributed import connect_to_run
-from agentkit.experiment.launch.sharing.common import find_spec
-from agentkit.experiment.launch.sharing.transports import parameters_name
+from agentkit.experiment.launching.sharing.common import find_spec
+from agentkit.experiment.launching.sharing.transports import parameters_name
 from agentkit.variables.shared_memory import shared_memory_path
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]

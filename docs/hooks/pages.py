@@ -123,7 +123,7 @@ def _home(module: str, name: str) -> str:
     """Returns the module that defines a name, which a package's __init__ may have imported."""
     path = ROOT / module.replace(".", "/") / "__init__.py"
     if path.is_file():
-        for node in ast.parse(path.read_text()).body:
+        for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and name in [alias.name for alias in node.names]:
                 return _home(str(node.module), name)
     return module

@@ -13,11 +13,11 @@ import dataclasses
 from agentkit import distributed, experiment
 from agentkit.agents import dqn, ppo
 from agentkit.agents.common.experience_wrappers import DroppingExtras
-from agentkit.experiment.launch.nodes.actor import actor_node
-from agentkit.experiment.launch.nodes.learner import learner_node
-from agentkit.experiment.launch.nodes.replay import replay_node
-from agentkit.experiment.launch.sharing.common import find_spec
-from agentkit.experiment.launch.sharing.transports import make_source
+from agentkit.experiment.launching.nodes.actor import actor_node
+from agentkit.experiment.launching.nodes.learner import learner_node
+from agentkit.experiment.launching.nodes.replay import replay_node
+from agentkit.experiment.launching.sharing.common import find_spec
+from agentkit.experiment.launching.sharing.transports import make_source
 
 
 def report(context, configs, spec, learners):

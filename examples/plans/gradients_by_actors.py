@@ -10,7 +10,7 @@ import dataclasses
 
 from agentkit import distributed, experiment
 from agentkit.agents import a2c
-from agentkit.experiment.launch.nodes.gradient_actor import with_gradients
+from agentkit.experiment.launching.nodes.gradient_actor import with_gradients
 
 
 def main(num_steps: int = 60_000, num_workers: int = 3) -> None:

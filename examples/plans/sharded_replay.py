@@ -11,11 +11,11 @@ import argparse
 
 from agentkit import distributed, experiment
 from agentkit.agents import dqn
-from agentkit.experiment.launch.nodes.actor import actor_node
-from agentkit.experiment.launch.nodes.evaluator import evaluator_node
-from agentkit.experiment.launch.nodes.learner import learner_node
-from agentkit.experiment.launch.nodes.replay import replay_node
-from agentkit.experiment.launch.sharing.common import find_spec
+from agentkit.experiment.launching.nodes.actor import actor_node
+from agentkit.experiment.launching.nodes.evaluator import evaluator_node
+from agentkit.experiment.launching.nodes.learner import learner_node
+from agentkit.experiment.launching.nodes.replay import replay_node
+from agentkit.experiment.launching.sharing.common import find_spec
 from agentkit.learning import Linear
 from agentkit.loggers.program_table import all_tables
 

@@ -16,10 +16,10 @@ from agentkit import actors, distributed, experiment, variables
 from agentkit.agents import dqn
 from agentkit.agents.common.experience_wrappers import WithRateLimiter
 from agentkit.environment_loop import EnvironmentLoop
-from agentkit.experiment.launch.nodes.learner import learner_node
-from agentkit.experiment.launch.nodes.replay import connect_to_replay, replay_node
-from agentkit.experiment.launch.sharing.common import find_spec
-from agentkit.experiment.launch.sharing.transports import make_source
+from agentkit.experiment.launching.nodes.learner import learner_node
+from agentkit.experiment.launching.nodes.replay import connect_to_replay, replay_node
+from agentkit.experiment.launching.sharing.common import find_spec
+from agentkit.experiment.launching.sharing.transports import make_source
 from agentkit.replay import Lockstep
 
 K, BATCH, FIRST = 2, 32, 100  # Updates per insert, items per update, items before the first update.

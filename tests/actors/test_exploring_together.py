@@ -28,7 +28,7 @@ from agentkit.agents import dqn, r2d2
 from agentkit.distributed import NodeContext, RunStore, RunStoreClient
 from agentkit.distributed.context import NodeId
 from agentkit.experiment import ExperimentConfig, run
-from agentkit.experiment.launch.nodes.actor import find_actor_index
+from agentkit.experiment.launching.nodes.actor import find_actor_index
 from agentkit.learning import Piecewise
 from agentkit.specs import make_environment_spec
 from agentkit.types import FIRST, LAST, MID

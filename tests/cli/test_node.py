@@ -104,7 +104,7 @@ def test_a_port_or_a_device_that_cannot_be_is_refused_at_once(tmp_path, monkeypa
 
 
 def test_no_board_may_be_tried_again(capsys, monkeypatch):
-    from agentkit.experiment.launch import external
+    from agentkit.experiment.launching import external
 
     run = external.join_run
     monkeypatch.setattr(external, "join_run", lambda role, **words: run(role, **words, timeout=0.3))

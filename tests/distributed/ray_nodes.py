@@ -13,7 +13,7 @@ import threading
 
 import numpy as np
 
-from agentkit.experiment.launch.sharing.transports import make_publisher, make_source
+from agentkit.experiment.launching.sharing.transports import make_publisher, make_source
 
 
 def stay(context, folder):

@@ -23,7 +23,7 @@ from agentkit.envs.members import Members
 from agentkit.envs.wrapping import prepare
 from agentkit.errors import CheckpointError, ConfigError, SpecError
 from agentkit.experiment import ExperimentConfig, evaluate, open_run, run
-from agentkit.experiment.launch.sharing.common import find_spec
+from agentkit.experiment.launching.sharing.common import find_spec
 from agentkit.experiment.policies.make_actor import make_adder, make_loop, make_own_tables
 from agentkit.replay import InProcessReplay
 from agentkit.testing.environment import BatchedEnvironmentContract, EnvironmentContract

@@ -8,7 +8,7 @@ import pytest
 
 from agentkit.distributed import NodeContext, NodeTakenError, RunStore, RunStoreClient
 from agentkit.distributed.context import NodeId
-from agentkit.experiment.launch import external
+from agentkit.experiment.launching import external
 
 pytestmark = pytest.mark.both_stacks
 

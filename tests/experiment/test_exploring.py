@@ -15,7 +15,7 @@ from agentkit.actors.policy import first_state
 from agentkit.agents import registry
 from agentkit.distributed import NodeContext, RunStore, RunStoreClient
 from agentkit.distributed.context import NodeId
-from agentkit.experiment.launch.sharing.exploring import explored, find_start, restored_values
+from agentkit.experiment.launching.sharing.exploring import explored, find_start, restored_values
 from agentkit.specs import make_environment_spec
 from tests.experiment.launched import Launched
 

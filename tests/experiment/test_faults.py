@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from agentkit import checkpoint
-from agentkit.experiment.launch.sharing.transports import parameters_name
+from agentkit.experiment.launching.sharing.transports import parameters_name
 from agentkit.variables.shared_memory import shared_memory_path
 from tests.experiment.launched import Launched
 

@@ -40,8 +40,8 @@ from agentkit.wrappers.step_limit import StepLimit
 from tests.experiment import own_parts
 from tests.experiment.own_parts import SMALL
 
-EXTERNAL = importlib.import_module("agentkit.experiment.launch.external")
-LAUNCHING = importlib.import_module("agentkit.experiment.launch.run")
+EXTERNAL = importlib.import_module("agentkit.experiment.launching.external")
+LAUNCHING = importlib.import_module("agentkit.experiment.launching.run")
 RESTORING = importlib.import_module("agentkit.experiment.policies.restore_policy")
 
 

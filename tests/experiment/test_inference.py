@@ -11,7 +11,7 @@ import agentkit
 from agentkit.agents import dqn
 from agentkit.errors import ConfigError
 from agentkit.experiment import ExperimentConfig, LaunchConfig, make_program
-from agentkit.experiment.launch.nodes.inference import inference_role
+from agentkit.experiment.launching.nodes.inference import inference_role
 from tests.experiment.launched import Launched
 
 pytestmark = [pytest.mark.both_stacks, pytest.mark.full]

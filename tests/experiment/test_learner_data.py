@@ -16,11 +16,11 @@ from agentkit.agents.common.experience_wrappers import WithRateLimiter
 from agentkit.distributed import RunStore, RunStoreClient
 from agentkit.errors import ConfigError, ReplayClosedError, ReplayTimeoutError
 from agentkit.experiment import ExperimentConfig
-from agentkit.experiment.launch.nodes import gradient_actor
-from agentkit.experiment.launch.nodes.gradient_actor import with_gradients
-from agentkit.experiment.launch.nodes.learner import learner_node
-from agentkit.experiment.launch.nodes.replay import contents_name
-from agentkit.experiment.launch.sharing.transports import parameters_name
+from agentkit.experiment.launching.nodes import gradient_actor
+from agentkit.experiment.launching.nodes.gradient_actor import with_gradients
+from agentkit.experiment.launching.nodes.learner import learner_node
+from agentkit.experiment.launching.nodes.replay import contents_name
+from agentkit.experiment.launching.sharing.transports import parameters_name
 from agentkit.loggers.program_table import all_tables
 from agentkit.replay import MinSize
 from tests.agents.spaces import environment_of
@@ -58,7 +58,7 @@ def next_batch(data):
 
 @pytest.fixture
 def shards():
-    from agentkit.experiment.launch.nodes.learner_data import make_data
+    from agentkit.experiment.launching.nodes.learner_data import make_data
     from agentkit.replay import ReverbReplay
 
     agent = make_agent()
@@ -98,8 +98,8 @@ def test_shards_take_turns_and_get_their_own_priorities(shards):
 @pytest.mark.reverb
 def test_actors_learn_of_the_largest_priority_of_their_own_shard(shards):
     """From the run store: the learner gave it, and Reverb's server does not know it."""
-    from agentkit.experiment.launch.nodes.replay import connect_to_replay
-    from agentkit.experiment.launch.sharing.priorities import LargestPriorities
+    from agentkit.experiment.launching.nodes.replay import connect_to_replay
+    from agentkit.experiment.launching.sharing.priorities import LargestPriorities
 
     agent, servers, data = shards
     for number, server in enumerate(servers):

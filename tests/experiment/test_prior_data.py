@@ -18,7 +18,7 @@ from agentkit.cli import main
 from agentkit.core import BatchPlan
 from agentkit.datasets import ItemStore, ReplayDataset, add_episode
 from agentkit.errors import ConfigError
-from agentkit.experiment.launch.run import prepare_launch
+from agentkit.experiment.launching.run import prepare_launch
 from agentkit.experiment.training.prior_data import fill, read_fillings
 from agentkit.replay import InProcessReplay, MinSize, Table
 from agentkit.specs import make_environment_spec

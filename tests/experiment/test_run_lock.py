@@ -11,7 +11,7 @@ import agentkit
 from agentkit.agents import registry
 from agentkit.cli import main
 from agentkit.errors import ConfigError
-from agentkit.experiment.launch import external
+from agentkit.experiment.launching import external
 from agentkit.experiment.runs.lock import run_lock
 
 pytestmark = pytest.mark.both_stacks

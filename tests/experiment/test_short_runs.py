@@ -85,7 +85,7 @@ def test_several_seeds_say_it_once(tmp_path, capsys):
 
 def test_a_launched_run_says_so_at_both_ends(tmp_path, capsys, monkeypatch):
     from agentkit.cli import main
-    from agentkit.experiment.launch.run import LaunchResult
+    from agentkit.experiment.launching.run import LaunchResult
 
     monkeypatch.setattr("agentkit.cli.training.launch.check_installed", lambda *_: None)
     ended = LaunchResult(30, 0, [], False, reason="done")

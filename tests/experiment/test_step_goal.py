@@ -8,7 +8,7 @@ import pytest
 
 from agentkit.distributed import NodeContext, RunStore, RunStoreClient
 from agentkit.distributed.context import NodeId
-from agentkit.experiment.launch.sharing.step_goal import StepGoal
+from agentkit.experiment.launching.sharing.step_goal import StepGoal
 
 pytestmark = pytest.mark.both_stacks
 

@@ -369,7 +369,7 @@ def test_a_nest_asks_no_module_to_load_more(monkeypatch):
     ],
 )
 def test_a_launched_run_connects_to_no_cluster_and_opens_no_port_on_its_word(launched, said, mark, monkeypatch):
-    launching = importlib.import_module("agentkit.experiment.launch.run")
+    launching = importlib.import_module("agentkit.experiment.launching.run")
     monkeypatch.setattr(launching, "launch", lambda *rest, **named: named)
     _write(mark.run, lambda record: record.update(launch=launched))
     with pytest.raises(ConfigError, match=said):

@@ -15,8 +15,8 @@ from agentkit.callbacks import Callback
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment import ExperimentConfig, gradient_node, run
 from agentkit.experiment.checks.step_watch import StepWatch
-from agentkit.experiment.launch.nodes import gradient_actor
-from agentkit.experiment.launch.sharing.exploring import Start
+from agentkit.experiment.launching.nodes import gradient_actor
+from agentkit.experiment.launching.sharing.exploring import Start
 from agentkit.experiment.training.hooks import Hooks
 from agentkit.variables import VariableStore
 

@@ -113,7 +113,7 @@ def _join(arguments: argparse.Namespace, meeting: Meeting) -> int:
         raise ConfigError(
             f"The run id is missing. Set the variable {RUN_ID_VARIABLE}, or name a file with --run-id-file."
         )
-    from agentkit.experiment.launch import external
+    from agentkit.experiment.launching import external
 
     settings: dict[str, Any]
     if arguments.role == "learner":
@@ -129,7 +129,7 @@ def _host(arguments: argparse.Namespace, meeting: Meeting) -> int:
     """Hosts until the run is over, or a signal stops it: 0 or 130."""
     plan = _plan(arguments)
     from agentkit.experiment.config.identity import packages_of
-    from agentkit.experiment.launch import external
+    from agentkit.experiment.launching import external
 
     listen = arguments.listen or "lo"
 

@@ -11,9 +11,9 @@ from agentkit.distributed.context import NodeContext
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.evaluation.evaluate import Evaluator
-from agentkit.experiment.launch.sharing.callbacks import keep_states, node_hooks
-from agentkit.experiment.launch.sharing.common import count_dropped, find_spec, newest_step, resume_step, watch_steps
-from agentkit.experiment.launch.sharing.transports import make_source
+from agentkit.experiment.launching.sharing.callbacks import keep_states, node_hooks
+from agentkit.experiment.launching.sharing.common import count_dropped, find_spec, newest_step, resume_step, watch_steps
+from agentkit.experiment.launching.sharing.transports import make_source
 from agentkit.experiment.runs.logs import make_logger
 from agentkit.specs import EnvironmentSpec
 

@@ -16,9 +16,9 @@ from agentkit.distributed.context import NodeContext
 from agentkit.distributed.run_store_client import RunStoreError
 from agentkit.errors import CheckpointError, ConfigError, ReplayClosedError, ReplayTimeoutError
 from agentkit.experiment.config.experiment_config import ExperimentConfig
-from agentkit.experiment.launch.nodes.learner_data import ServerData, ShardedData, make_data
-from agentkit.experiment.launch.sharing.callbacks import keep_states, node_hooks, save_states
-from agentkit.experiment.launch.sharing.common import (
+from agentkit.experiment.launching.nodes.learner_data import ServerData, ShardedData, make_data
+from agentkit.experiment.launching.sharing.callbacks import keep_states, node_hooks, save_states
+from agentkit.experiment.launching.sharing.common import (
     OUTAGE_SECONDS,
     contents_seconds,
     count_dropped,
@@ -28,8 +28,8 @@ from agentkit.experiment.launch.sharing.common import (
     num_items,
     resume_step,
 )
-from agentkit.experiment.launch.sharing.exploring import save_explored
-from agentkit.experiment.launch.sharing.transports import PUBLISH_SECONDS, make_publisher
+from agentkit.experiment.launching.sharing.exploring import save_explored
+from agentkit.experiment.launching.sharing.transports import PUBLISH_SECONDS, make_publisher
 from agentkit.experiment.policies.agent_parts import AgentParts
 from agentkit.experiment.runs.lock import RunFolder
 from agentkit.experiment.runs.logs import make_logger

@@ -22,13 +22,13 @@ from agentkit.datasets import ReplayDataset
 from agentkit.distributed.context import NodeContext
 from agentkit.errors import ConfigError, ReplayClosedError
 from agentkit.experiment.config.experiment_config import ExperimentConfig
-from agentkit.experiment.launch.nodes.actor import close_on_stop, find_actor_index
-from agentkit.experiment.launch.nodes.replay import connect_to_replay
-from agentkit.experiment.launch.sharing.callbacks import node_hooks
-from agentkit.experiment.launch.sharing.common import OUTAGE_SECONDS, STATUS_SECONDS, watch_steps
-from agentkit.experiment.launch.sharing.exploring import find_start
-from agentkit.experiment.launch.sharing.step_goal import StepGoal
-from agentkit.experiment.launch.sharing.transports import make_source
+from agentkit.experiment.launching.nodes.actor import close_on_stop, find_actor_index
+from agentkit.experiment.launching.nodes.replay import connect_to_replay
+from agentkit.experiment.launching.sharing.callbacks import node_hooks
+from agentkit.experiment.launching.sharing.common import OUTAGE_SECONDS, STATUS_SECONDS, watch_steps
+from agentkit.experiment.launching.sharing.exploring import find_start
+from agentkit.experiment.launching.sharing.step_goal import StepGoal
+from agentkit.experiment.launching.sharing.transports import make_source
 from agentkit.experiment.policies.make_actor import make_actor, make_adder, make_loop, make_own_tables
 from agentkit.learning import Update, apply_gradients
 from agentkit.replay import InProcessReplay, Table, queue_table, row_layout

@@ -14,12 +14,12 @@ from agentkit.distributed.program import ONE_CORE
 from agentkit.errors import ConfigError, SaysWhatWasMeant, unknown_name
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.config.experiment_config import ExperimentConfig
-from agentkit.experiment.launch.nodes.actor import actor_node
-from agentkit.experiment.launch.nodes.evaluator import evaluator_node
-from agentkit.experiment.launch.nodes.inference import inference_node, inference_role
-from agentkit.experiment.launch.nodes.learner import learner_node
-from agentkit.experiment.launch.nodes.replay import backend_of, replay_node
-from agentkit.experiment.launch.sharing.common import PARAMETER_SECONDS
+from agentkit.experiment.launching.nodes.actor import actor_node
+from agentkit.experiment.launching.nodes.evaluator import evaluator_node
+from agentkit.experiment.launching.nodes.inference import inference_node, inference_role
+from agentkit.experiment.launching.nodes.learner import learner_node
+from agentkit.experiment.launching.nodes.replay import backend_of, replay_node
+from agentkit.experiment.launching.sharing.common import PARAMETER_SECONDS
 from agentkit.ports import check_device
 from agentkit.specs import EnvironmentSpec
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from agentkit.distributed.context import NodeContext
 from agentkit.distributed.run_store_client import RunStoreError
-from agentkit.experiment.launch.sharing.common import log
+from agentkit.experiment.launching.sharing.common import log
 
 _JOINED_AT = "explored/"
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentkit.distributed.run_store_client import RunStoreClient, RunStoreError
-from agentkit.experiment.launch.sharing.common import STATUS_SECONDS
+from agentkit.experiment.launching.sharing.common import STATUS_SECONDS
 from agentkit.replay import Prioritized, Replay
 
 

@@ -16,9 +16,9 @@ from agentkit.core import Adder
 from agentkit.distributed.context import NodeContext
 from agentkit.errors import ReplayClosedError
 from agentkit.experiment.config.experiment_config import ExperimentConfig
-from agentkit.experiment.launch.nodes.replay import connect_to_replay, keep_alive
-from agentkit.experiment.launch.sharing.callbacks import node_hooks
-from agentkit.experiment.launch.sharing.common import (
+from agentkit.experiment.launching.nodes.replay import connect_to_replay, keep_alive
+from agentkit.experiment.launching.sharing.callbacks import node_hooks
+from agentkit.experiment.launching.sharing.common import (
     KEEP_ALIVE_SECONDS,
     OUTAGE_SECONDS,
     PARAMETER_SECONDS,
@@ -27,10 +27,10 @@ from agentkit.experiment.launch.sharing.common import (
     resume_step,
     watch_steps,
 )
-from agentkit.experiment.launch.sharing.exploring import find_start
-from agentkit.experiment.launch.sharing.priorities import LargestPriorities
-from agentkit.experiment.launch.sharing.step_goal import StepGoal
-from agentkit.experiment.launch.sharing.transports import make_source
+from agentkit.experiment.launching.sharing.exploring import find_start
+from agentkit.experiment.launching.sharing.priorities import LargestPriorities
+from agentkit.experiment.launching.sharing.step_goal import StepGoal
+from agentkit.experiment.launching.sharing.transports import make_source
 from agentkit.experiment.policies.agent_parts import AgentParts
 from agentkit.experiment.policies.make_actor import AnyActor, AnyLoop, make_actor, make_adder, make_loop
 from agentkit.experiment.runs.logs import make_logger

@@ -23,12 +23,12 @@ from agentkit.errors import AgentkitError, CheckpointError, ConfigError, says_wh
 from agentkit.experiment.checks.agent_fits import check_fit
 from agentkit.experiment.config import callback_record
 from agentkit.experiment.config.experiment_config import ExperimentConfig
-from agentkit.experiment.launch.nodes.replay import backend_of
-from agentkit.experiment.launch.program import LaunchConfig, make_program
-from agentkit.experiment.launch.sharing.callbacks import restored_states, stopped_by
-from agentkit.experiment.launch.sharing.common import find_spec
-from agentkit.experiment.launch.sharing.exploring import restored_values
-from agentkit.experiment.launch.sharing.transports import forget_parameters
+from agentkit.experiment.launching.nodes.replay import backend_of
+from agentkit.experiment.launching.program import LaunchConfig, make_program
+from agentkit.experiment.launching.sharing.callbacks import restored_states, stopped_by
+from agentkit.experiment.launching.sharing.common import find_spec
+from agentkit.experiment.launching.sharing.exploring import restored_values
+from agentkit.experiment.launching.sharing.transports import forget_parameters
 from agentkit.experiment.multi_agent.config import refuse_several_agents
 from agentkit.experiment.policies.loading import Policies
 from agentkit.experiment.policies.result import Result

@@ -26,15 +26,15 @@ from agentkit.distributed.worker import RunAddress, run_node
 from agentkit.errors import ConfigError, unknown_name
 from agentkit.experiment.config import callback_record, identity
 from agentkit.experiment.config.experiment_config import ExperimentConfig
-from agentkit.experiment.launch.nodes.actor import actor_node
-from agentkit.experiment.launch.nodes.evaluator import evaluator_node
-from agentkit.experiment.launch.nodes.learner import learner_node
-from agentkit.experiment.launch.nodes.replay import backend_of, replay_node
-from agentkit.experiment.launch.program import program_name
-from agentkit.experiment.launch.run import prepare_launch, run_store_values
-from agentkit.experiment.launch.sharing.callbacks import stopped_by
-from agentkit.experiment.launch.sharing.common import STATUS_SECONDS
-from agentkit.experiment.launch.sharing.transports import forget_parameters
+from agentkit.experiment.launching.nodes.actor import actor_node
+from agentkit.experiment.launching.nodes.evaluator import evaluator_node
+from agentkit.experiment.launching.nodes.learner import learner_node
+from agentkit.experiment.launching.nodes.replay import backend_of, replay_node
+from agentkit.experiment.launching.program import program_name
+from agentkit.experiment.launching.run import prepare_launch, run_store_values
+from agentkit.experiment.launching.sharing.callbacks import stopped_by
+from agentkit.experiment.launching.sharing.common import STATUS_SECONDS
+from agentkit.experiment.launching.sharing.transports import forget_parameters
 from agentkit.experiment.runs.config_json import experiment_from_record
 from agentkit.experiment.runs.lock import run_lock
 from agentkit.experiment.runs.loggers import check_for_processes, check_installed

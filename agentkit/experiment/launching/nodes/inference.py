@@ -17,8 +17,8 @@ from agentkit.actors import InferenceServer
 from agentkit.distributed import NodeContext, Role
 from agentkit.distributed.program import ONE_CORE
 from agentkit.experiment.config.experiment_config import ExperimentConfig
-from agentkit.experiment.launch.sharing.common import PARAMETER_SECONDS, STATUS_SECONDS, listen_at
-from agentkit.experiment.launch.sharing.transports import make_source
+from agentkit.experiment.launching.sharing.common import PARAMETER_SECONDS, STATUS_SECONDS, listen_at
+from agentkit.experiment.launching.sharing.transports import make_source
 from agentkit.specs import EnvironmentSpec, is_batched, make_environment_spec
 from agentkit.variables import VariableClient
 from agentkit.wire import reachable_address

@@ -19,7 +19,7 @@ from agentkit.distributed.context import NodeContext
 from agentkit.distributed.run_store_client import RunStoreError
 from agentkit.errors import CheckpointError, ReplayClosedError, missing_extra
 from agentkit.experiment.config.experiment_config import ExperimentConfig
-from agentkit.experiment.launch.sharing.common import (
+from agentkit.experiment.launching.sharing.common import (
     STATUS_SECONDS,
     contents_seconds,
     find_spec,
