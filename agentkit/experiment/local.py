@@ -27,7 +27,7 @@ from agentkit.experiment.evaluation.training_films import check_films, open_eval
 from agentkit.experiment.multi_agent.build import build as build_multi_agent
 from agentkit.experiment.multi_agent.config import MultiAgentConfig, is_of_several_agents, read_multi_agent_config
 from agentkit.experiment.on_device.build import build as build_on_device
-from agentkit.experiment.on_device.checks import check_settings
+from agentkit.experiment.on_device.checks import check_devices, check_settings
 from agentkit.experiment.policies.loading import Policies
 from agentkit.experiment.policies.make_actor import (
     AnyActor,
@@ -139,6 +139,7 @@ def started(experiment: Any, resume: bool, profile: Profile | None = None) -> It
         )
     if experiment.on_device:
         check_settings(experiment, is_profiled=profile is not None)
+        check_devices(experiment.devices, experiment.num_envs or 1, "environments")
     hooks = Hooks(experiment)
     devices = learner_devices(experiment.devices)
     check_run_directory(experiment, resume)

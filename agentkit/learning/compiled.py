@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from agentkit.learning.finite import add_to_tally
 from agentkit.learning.optimizers import tell_counts
+from agentkit.learning.sharing import on_each, shared_among, split
 from agentkit.learning.update import Update, UpdateOutput
 from agentkit.types import Array, Nest, ReplaySample
 
@@ -69,7 +69,7 @@ class CompiledUpdate:
 
         Args:
             num_updates: K, updates in a `lax.scan` over batches ``[K, B, ...]``; of 1, batches are ``[B, ...]``.
-            mesh: shares batches among its devices, along its axis "batch"; None for JAX's default device.
+            mesh: shares batches among its devices; None for JAX's default device.
         """
         if (num_updates, mesh) not in self._steps:
             self._steps[num_updates, mesh] = self._compile_step(num_updates, mesh)
@@ -86,21 +86,20 @@ class CompiledUpdate:
             def update(state: Nest, batch: ReplaySample[Nest]) -> tuple[Nest, UpdateOutput]:
                 return counted_update(self.update, state, batch._replace(num_steps=num_steps))
 
-            if num_updates == 1:
-                state, output = update(state, batch._replace(num_updates=tally[0]))
-            else:
-                batch = batch._replace(num_updates=tally[0] + jnp.arange(num_updates, dtype=jnp.int32))
-                state, outputs = jax.lax.scan(update, state, batch)
-                output = outputs._replace(metrics=jax.tree.map(jnp.mean, outputs.metrics))
+            with shared_among(mesh):
+                if num_updates == 1:
+                    state, output = update(state, batch._replace(num_updates=tally[0]))
+                else:
+                    batch = batch._replace(num_updates=tally[0] + jnp.arange(num_updates, dtype=jnp.int32))
+                    state, outputs = jax.lax.scan(update, state, batch)
+                    output = outputs._replace(metrics=jax.tree.map(jnp.mean, outputs.metrics))
             return state, output, self._copy_variables(state), add_to_tally(tally, output.metrics, num_updates)
 
         if mesh is None:
             return jax.jit(run, donate_argnums=0)
-        everywhere = NamedSharding(mesh, PartitionSpec())
-        split = NamedSharding(mesh, PartitionSpec(*([None] * (num_updates > 1)), "batch"))
-        # Params are replicated and the batch is split, so XLA inserts the mean of the gradients.
-        in_shardings = (everywhere, split, everywhere, everywhere)
-        return jax.jit(run, donate_argnums=0, in_shardings=in_shardings, out_shardings=everywhere)
+        whole, batch = on_each(mesh), split(mesh, axis=int(num_updates > 1))
+        in_shardings = (whole, batch, whole, whole)
+        return jax.jit(run, donate_argnums=0, in_shardings=in_shardings, out_shardings=whole)
 
 
 def counted_update(update: Update, state: Nest, batch: ReplaySample[Nest]) -> tuple[Nest, UpdateOutput]:
@@ -132,11 +131,6 @@ def initial_state(update: Update, key: jax.Array) -> Nest:
         key: PRNG key ``uint32[2]``.
     """
     return CompiledUpdate(update).init(key)
-
-
-def make_mesh(devices: Sequence[jax.Device] | None) -> Mesh | None:
-    """Returns the mesh of a learner that trains data-parallel over devices; None for JAX's default device."""
-    return None if devices is None else Mesh(np.asarray(devices), ("batch",))
 
 
 def return_memory() -> None:

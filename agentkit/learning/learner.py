@@ -16,12 +16,12 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
 
 from agentkit import nests
 from agentkit.errors import ConfigError, OnNan, tell_not_finite
-from agentkit.learning.compiled import CompiledUpdate, make_mesh, return_memory
+from agentkit.learning.compiled import CompiledUpdate, return_memory
 from agentkit.learning.finite import all_finite, describe_bad, start_tally
+from agentkit.learning.sharing import make_mesh, on_each
 from agentkit.learning.update import Update
 from agentkit.types import DrawnBatch, Nest
 
@@ -120,9 +120,7 @@ class Learner:
         return self._version
 
     def _place(self, state: Nest) -> Nest:
-        if self._mesh is None:
-            return state
-        return jax.device_put(state, NamedSharding(self._mesh, PartitionSpec()))
+        return state if self._mesh is None else jax.device_put(state, on_each(self._mesh))
 
     def _publish(self, variables: Mapping[str, Nest]) -> None:
         if self._callbacks.publisher is not None:

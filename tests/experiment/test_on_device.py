@@ -320,7 +320,6 @@ class _OfSteps(Callback):
     [
         ({"workers": 2}, "workers (--workers)"),
         ({"replay": "reverb"}, "replay (--replay)"),
-        ({"devices": 1}, "devices (--devices)"),
         ({"data": "some.npz"}, "data (--data)"),
         ({"columns": ("t",)}, "columns (--column)"),
         ({"wrappers": (RewardScale,)}, "wrappers (--wrapper)"),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import jax
 import jax.numpy as jnp
 
+from agentkit.learning.sharing import split_rows
 from agentkit.types import Array, Params
 
 if TYPE_CHECKING:
@@ -61,9 +62,9 @@ def step_keys(key: Array, num_epochs: int, num_minibatches: int) -> Array:
 
 
 def rows_at(data: Data, indices: Array) -> Data:
-    """Returns the rows of these indices, a minibatch."""
+    """Returns the rows of these indices, a minibatch, which several devices share."""
     rows: Data = jax.tree.map(lambda x: jnp.asarray(x)[indices], data)  # Traced indices cannot pick from numpy's.
-    return rows
+    return split_rows(rows)
 
 
 Stoppable = tuple[Learned, Array]

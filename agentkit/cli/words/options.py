@@ -95,7 +95,10 @@ def add_experiment(parser: Parser, is_host: bool = False) -> None:
         help="draw this share of each batch from --data, such as 0.5 (RLPD), and keep the data apart from replay",
     )
     parser.add_argument(
-        "--devices", type=positive, metavar="N", help="accelerators that share each batch; default: one device"
+        "--devices",
+        type=positive,
+        metavar="N",
+        help="accelerators that share each batch, and with --on-device the environments or the seeds; default: one",
     )
     parser.add_argument(
         "--step-timeout",

@@ -93,7 +93,8 @@ class ExperimentConfig(metaclass=SaysWhatWasMeant):
             docs/composing.md.
         evaluation_samples: whether evaluations act as in training, by samples of a stochastic policy and with
             exploration, and not by the policy to be judged by, which takes the mode.
-        devices: JAX devices of the learner's process that share each batch; None for one, JAX's default device.
+        devices: JAX devices of the learner's process that share each batch, and with `on_device` the environments or
+            the seeds; None for one, JAX's default device.
         init_from: folder of another run of the agent, whose training state this one begins with; None for a new one.
         init_checkpoint: which checkpoint of that run: "newest", "best" (see `callbacks.keep_best`), or a step.
         data: a file or folder for `datasets.read_episodes` that replay begins with; None for an empty replay. Of runs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -25,7 +25,7 @@ from agentkit.experiment.policies.agent_parts import AgentParts
 from agentkit.experiment.policies.loading import Policies
 from agentkit.experiment.runs.logs import RunLogs, learner_row
 from agentkit.experiment.runs.resume_checks import begin
-from agentkit.experiment.training.devices import describe_devices
+from agentkit.experiment.training.devices import FirstDevicePublisher, describe_devices, learner_devices
 from agentkit.experiment.training.hooks import Hooks
 from agentkit.experiment.training.initial_state import InitialState, find_initial_state
 from agentkit.experiment.training.training_loop import Training
@@ -61,6 +61,7 @@ class DeviceParts(NamedTuple):
         agent: the agent's parts for it.
         experience: the agent's, see `checks.needed_experience`.
         num_envs: environments that step together.
+        devices: that share the training; None for JAX's default device.
     """
 
     environment: JaxEnvironment
@@ -68,12 +69,14 @@ class DeviceParts(NamedTuple):
     agent: AgentParts
     experience: Segments | Transitions | Sequences
     num_envs: int
+    devices: Sequence[jax.Device] | None
 
     def make_loop(self, members: Members = ALONE) -> DeviceLoop:
-        """Returns the loop of one run, or of each member of a population."""
+        """Returns the loop of one run, or of each member of a population, which has one device."""
         policy = self.agent.pure_policy
         assert policy is not None, "check_settings has refused others"
-        return DeviceLoop(self.environment, policy, self.agent.update, self.experience, self.num_envs, members)
+        settings = (self.environment, policy, self.agent.update, self.experience, self.num_envs)
+        return DeviceLoop(*settings, members, None if members.are_many else self.devices)
 
 
 def find_parts(experiment: ExperimentConfig, already: int = 0) -> DeviceParts:
@@ -85,8 +88,8 @@ def find_parts(experiment: ExperimentConfig, already: int = 0) -> DeviceParts:
     """
     environment = find_environment(experiment)
     spec = make_environment_spec(environment)
-    experience = needed_experience(experiment, already)
-    return DeviceParts(environment, spec, check_fit(experiment, spec), experience, experiment.num_envs or 1)
+    experience, devices = needed_experience(experiment, already), learner_devices(experiment.devices)
+    return DeviceParts(environment, spec, check_fit(experiment, spec), experience, experiment.num_envs or 1, devices)
 
 
 def keys_of(seed: int) -> tuple[jax.Array, jax.Array]:
@@ -144,18 +147,26 @@ def build_run(
     experiment = initial.experiment
     lacking = begin(experiment)
     logs = RunLogs(experiment, stack, resume_step=(0 if found is None else found.step) if resume else None)
-    about = f"Device: {describe_devices(None)}, with the environments; the first chunk is compiled, for a while."
+    where = describe_devices(experiment.devices)
+    about = f"Device: {where}, with the environments; the first chunk is compiled, for a while."
     for message in filter(None, (about, memory, lacking, initial.message, *short_runs.warnings_of(experiment))):
         logs.message(message)
     store = VariableStore()
     callbacks = LearnerCallbacks(
-        publisher=store,
+        publisher=store if device.devices is None else FirstDevicePublisher(store),
         log=lambda row: hooks.log_learner(logs.learner, learner_row(row, work.num_steps, work.table())),
         log_seconds=experiment.log_seconds,
     )
     nothing: Any = iter(())  # The loop brings its own data.
     learner_key = keys_of(experiment.seed)[0]
-    learner = Learner(agent.compiled_update, nothing, learner_key, callbacks=callbacks, on_nan=experiment.on_nan)
+    learner = Learner(
+        agent.compiled_update,
+        nothing,
+        learner_key,
+        callbacks=callbacks,
+        devices=device.devices,
+        on_nan=experiment.on_nan,
+    )
     if initial.training is not None:
         learner.begin_with(initial.training)
     work = ActAndLearnOnDevice(experiment, make_chunks(), learner, logs)

@@ -29,7 +29,6 @@ _HOST_ONLY = (
     ("workers", "--workers", 0, "environments run in the compiled loop, and in no process"),
     ("ready", "--ready", None, "all environments step together"),
     ("replay", "--replay", "in_process", "experience stays on the device"),
-    ("devices", "--devices", None, "the loop runs on one device"),
     ("data", "--data", None, "its replay has the run's own experience alone"),
     ("columns", "--column", (), "nothing of Python's is called at a step"),
     ("wrappers", "--wrapper", (), "they are Python, and the loop calls none; change the environment itself"),
@@ -62,6 +61,21 @@ def check_settings(experiment: ExperimentConfig, is_profiled: bool = False) -> N
                     "nothing of Python's is called at a step or at an episode's end. Leave it out, or use "
                     "on_learner_log or on_evaluation_episode",
                 )
+
+
+def check_devices(devices: int | None, number: int, what: str) -> None:
+    """Refuses devices that cannot share a run's environments, or a population's runs.
+
+    Args:
+        devices: as in `ExperimentConfig`.
+        number: of what they share.
+        what: it is, for messages.
+
+    Raises:
+        ConfigError: some would have more of it than others.
+    """
+    if number % (devices or 1):
+        raise _refused(f"devices={devices} and {number} {what}", "each device takes as many. Change one of the two")
 
 
 def find_environment(experiment: ExperimentConfig) -> JaxEnvironment:
@@ -109,12 +123,13 @@ def needed_experience(experiment: ExperimentConfig, already: int = 0) -> Segment
     )
 
 
-def check_memory(shapes: State, num_runs: int = 1) -> str | None:
+def check_memory(shapes: State, num_runs: int = 1, num_devices: int = 1) -> str | None:
     """Returns a sentence on what the replay takes of the device's memory; None where there is no replay.
 
     Args:
         shapes: of the loop's state, of all runs.
         num_runs: that train side by side.
+        num_devices: that share the runs.
 
     Raises:
         ConfigError: there is less.
@@ -122,7 +137,7 @@ def check_memory(shapes: State, num_runs: int = 1) -> str | None:
     needed, num_items = store_size(shapes)
     if not num_items:
         return None
-    num_items *= num_runs
+    needed, num_items = needed // num_devices, num_items * num_runs // num_devices
     stats = jax.local_devices()[0].memory_stats()
     there = stats["bytes_limit"] if stats else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     about = f"{num_items:,} items of {needed // num_items:,} bytes, {needed / 1e9:,.2f} GB"

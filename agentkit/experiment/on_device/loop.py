@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
 from agentkit.actors.policy import Policy
 from agentkit.agents.common.experience import Segments, Sequences, Transitions
@@ -20,6 +21,7 @@ from agentkit.experiment.on_device.rounds import Rounds
 from agentkit.experiment.on_device.segments import SegmentRounds
 from agentkit.learning import Update
 from agentkit.learning.compiled import strongly_typed
+from agentkit.learning.sharing import make_mesh, on_each, shared_among, split
 from agentkit.types import Array, Nest
 
 MOST_ROUNDS = 256
@@ -90,16 +92,29 @@ class DeviceLoop:
         experience: Segments | Transitions | Sequences,
         num_envs: int,
         members: Members = ALONE,
+        devices: Sequence[jax.Device] | None = None,
     ):
-        """Compiles nothing yet; `checks.check_settings` says what must hold."""
+        """Compiles nothing yet; `checks.check_settings` says what must hold.
+
+        Args:
+            environment: each of them.
+            policy: of a single environment.
+            update: the algorithm.
+            experience: that it learns from.
+            num_envs: environments that step together.
+            members: of the program.
+            devices: share the environments and each batch; each has the parameters, and the whole of a replay. None
+                for JAX's default device.
+        """
         settings: Any = (environment, policy, update, experience, num_envs, members)
         rounds: Rounds
         rounds = SegmentRounds(*settings) if isinstance(experience, Segments) else ReplayRounds(*settings)
         self._rounds, self.rows, self._members = rounds, rounds.rows, members
         self._environment, self._policy, self._update, self._num_envs = environment, policy, update, num_envs
+        self._mesh = make_mesh(devices)
         # Compiled, so that no two of its arrays are one buffer, which could not be donated twice.
-        self._start = jax.jit(self.first_state)
-        self._run = jax.jit(self.run_rounds, donate_argnums=(0, 1))
+        self._start = jax.jit(self.first_state, **self._places())
+        self._run = jax.jit(self.run_rounds, donate_argnums=(0, 1), **self._places(of_chunk=True))
 
     def start(self, key: Array) -> State:
         """Returns the state at the start of a run.
@@ -141,7 +156,10 @@ class DeviceLoop:
 
     def run_rounds(self, training: Nest, state: State, tally: Array, target: Array, num_rounds: Array) -> Chunk:
         """Returns what `run` does; to be compiled."""
+        with shared_among(self._mesh):
+            return self._run_rounds(training, state, tally, target, num_rounds)
 
+    def _run_rounds(self, training: Nest, state: State, tally: Array, target: Array, num_rounds: Array) -> Chunk:
         def goes_on(chunk: Chunk) -> Array:
             return (chunk.num_rounds < num_rounds) & (chunk.state.acting.num_steps < target)
 
@@ -162,6 +180,26 @@ class DeviceLoop:
         first = Chunk(training, state, jnp.asarray(tally), report, jnp.int32(0))
         last: Chunk = jax.lax.while_loop(lambda chunk: self._members.any(goes_on(chunk)), go_on, first)
         return strongly_typed(last)  # As the next chunk's state is: it runs the same program.
+
+    def _places(self, of_chunk: bool = False) -> dict[str, Any]:
+        """Returns where arguments and results are, for `jax.jit`: of `first_state`, or of `run_rounds`."""
+        if self._mesh is None:
+            return {}
+        whole: Any = on_each(self._mesh)
+        state = _state_places(self._mesh)
+        if not of_chunk:
+            return {"out_shardings": state}
+        return {
+            "in_shardings": (whole, state, whole, whole, whole),
+            "out_shardings": Chunk(whole, state, whole, whole, whole),
+        }
+
+
+def _state_places(mesh: Mesh) -> State:
+    """Returns the shardings of a loop's state: what there is of each environment is split."""
+    whole: Any = on_each(mesh)
+    each: Any = split(mesh)
+    return State(Acting(whole, each, each, each, each, each, whole, whole), whole, whole)
 
 
 def store_size(state: State) -> tuple[int, int]:

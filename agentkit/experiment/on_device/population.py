@@ -19,6 +19,7 @@ from agentkit.experiment.on_device.members import AXIS
 from agentkit.experiment.on_device.replay.replay_rounds import Store
 from agentkit.learning import Learner
 from agentkit.learning.finite import start_tally
+from agentkit.learning.sharing import make_mesh, on_parts, split
 from agentkit.types import Array, Nest
 
 Settings = Mapping[str, Array]
@@ -29,13 +30,20 @@ Settings = Mapping[str, Array]
 class Population:
     """Holds the states of S members, leaves ``[S, ...]``, and runs a chunk of all at once."""
 
-    def __init__(self, make_loop: Callable[[Settings], DeviceLoop], settings: Settings, keys: Sequence[Array]):
+    def __init__(
+        self,
+        make_loop: Callable[[Settings], DeviceLoop],
+        settings: Settings,
+        keys: Sequence[Array],
+        devices: Sequence[jax.Device] | None = None,
+    ):
         """Makes the first states; runs nothing yet.
 
         Args:
             make_loop: makes the loop of one member, of settings that are traced.
             settings: of all, ``[S]``.
             keys: PRNG keys ``uint32[2]`` of S members' environments and policies.
+            devices: each of them runs as many members, by themselves; None for JAX's default device.
         """
         self._settings, self._pace, self._size = jax.tree.map(jnp.asarray, dict(settings)), Pace(), len(keys)
         self._make_loop = make_loop
@@ -46,9 +54,16 @@ class Population:
         def run(settings: Settings, training: Nest, state: State, tally: Array, target: Array, rounds: Array) -> Chunk:
             return make_loop(settings).run_rounds(training, state, tally, target, rounds)
 
-        self._run = jax.jit(jax.vmap(run, (0, 0, 0, 0, 0, None), axis_name=AXIS), donate_argnums=(1, 2))
-        self._start = jax.jit(jax.vmap(start, axis_name=AXIS))
-        self._stack = jax.jit(lambda parts: jax.tree.map(lambda *leaves: jnp.stack(leaves), *parts))
+        self._first_device = None if devices is None else devices[0]
+        run_all = jax.vmap(run, (0, 0, 0, 0, 0, None), axis_name=AXIS)
+        mesh = make_mesh(devices)
+        place = None if mesh is None else split(mesh)
+        run_all = run_all if mesh is None else on_parts(run_all, mesh, num_whole=1)
+        self._run = jax.jit(run_all, donate_argnums=(1, 2))
+        self._start = jax.jit(jax.vmap(start, axis_name=AXIS), out_shardings=place)
+        self._stack = jax.jit(
+            lambda parts: jax.tree.map(lambda *leaves: jnp.stack(leaves), *parts), out_shardings=place
+        )
         self._split = jax.jit(lambda whole: [_part(whole, i) for i in range(self._size)])
         self._take = jax.jit(_part)
         self._put = jax.jit(
@@ -102,6 +117,8 @@ class Population:
         self._pace.measure(int(numbers.max()), begun)
         report = jax.tree.map(np.asarray, chunk.report)
         parts = self._split((chunk.training, chunk.state.metrics, chunk.tally))
+        if self._first_device is not None:  # Where their evaluations are, and what else is a member's alone.
+            parts = jax.device_put(parts, self._first_device)
         for i, (training, metrics, tally) in enumerate(parts):
             own: Report = jax.tree.map(lambda x, i=i: x[i, : numbers[i]], report)
             self._ran[i] = Ran(training, metrics, tally, own)

@@ -22,6 +22,7 @@ from agentkit.experiment.on_device.rounds import Round
 from agentkit.learning import Update
 from agentkit.learning.compiled import counted_update
 from agentkit.learning.finite import add_to_tally
+from agentkit.learning.sharing import split_rows
 from agentkit.types import FIRST, Array, Nest, Params, ReplaySample, SampleInfo, Step
 
 
@@ -78,7 +79,7 @@ class SegmentRounds:
 
         def learn(carry: tuple[Nest, Array], segments: Step) -> tuple[tuple[Nest, Array], Mapping[str, Array]]:
             training, tally = carry
-            batch = as_sample(segments)._replace(num_updates=tally[0], num_steps=acting.num_steps)
+            batch = as_sample(split_rows(segments))._replace(num_updates=tally[0], num_steps=acting.num_steps)
             training, output = counted_update(self._update, training, batch)
             return (training, add_to_tally(tally, output.metrics, 1)), output.metrics
 

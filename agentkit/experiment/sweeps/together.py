@@ -18,7 +18,7 @@ import jax
 from agentkit.errors import AgentkitError, ConfigError
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.on_device.build import DeviceParts, Run, build_run, find_parts, keys_of, open_watch
-from agentkit.experiment.on_device.checks import check_memory, check_settings
+from agentkit.experiment.on_device.checks import check_devices, check_memory, check_settings
 from agentkit.experiment.on_device.loop import DeviceLoop
 from agentkit.experiment.on_device.members import Members
 from agentkit.experiment.on_device.population import Member, Population, Settings
@@ -166,7 +166,8 @@ class JobsTogether:
         first_training = jax.jit(lambda settings, key: _agent_parts(parts, settings).update.init(key))
         for i, (job, run) in enumerate(runs):
             networks = run.experiment.agent.make_networks(parts.spec) if settings else None
-            training = build_run(run, parts, functools.partial(Member, population, i), watch, memory, networks)
+            own_parts = parts._replace(devices=None)  # What is a member's alone is on the first.
+            training = build_run(run, own_parts, functools.partial(Member, population, i), watch, memory, networks)
             assert isinstance(training.work, ActAndLearnOnDevice), "build_run makes it"
             if settings and run.found is None and run.experiment.init_from is None:
                 own = {name: values[i] for name, values in settings.items()}
@@ -214,9 +215,17 @@ def make_population(
         own = parts._replace(agent=_agent_parts(parts, settings), experience=experience)
         return own.make_loop(Members(are_many=True))
 
-    population = Population(make_loop, settings, [keys_of(experiment.seed)[1] for experiment in experiments])
+    devices = _shared_devices(parts.devices, len(experiments))
+    population = Population(make_loop, settings, [keys_of(each.seed)[1] for each in experiments], devices)
     check_traced(settings, population.trace)
-    return population, settings, check_memory(population.shapes(), len(experiments))
+    return population, settings, check_memory(population.shapes(), len(experiments), len(devices or [0]))
+
+
+def _shared_devices(devices: Sequence[jax.Device] | None, num_runs: int) -> Sequence[jax.Device] | None:
+    """Returns as many devices as divide the runs: some may have ended, or failed, when the others go on."""
+    if devices is None:
+        return None
+    return devices[: max(number for number in range(1, len(devices) + 1) if num_runs % number == 0)]
 
 
 def _agent_parts(parts: DeviceParts, settings: Settings) -> AgentParts:
@@ -238,6 +247,7 @@ def check_together(experiments: Sequence[ExperimentConfig], jobs: int) -> None:
         )
     _check_loggers(experiment)
     check_settings(experiment)
+    check_devices(experiment.devices, len(experiments), "runs")
     make_population(find_parts(experiment), experiments)
 
 

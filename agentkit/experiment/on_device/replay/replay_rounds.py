@@ -22,6 +22,7 @@ from agentkit.experiment.on_device.rounds import Round
 from agentkit.learning import Update
 from agentkit.learning.compiled import counted_update
 from agentkit.learning.finite import add_to_tally
+from agentkit.learning.sharing import split_rows
 from agentkit.types import Array, Nest, ReplaySample, Step
 
 MOST_PARTS = 1_000
@@ -266,7 +267,7 @@ class ReplayRounds:
         key, draw_key = jax.random.split(learning.key)
         ring = store.ring._replace(marks=learning.marks)
         sample, places, marks = draw(ring, draw_key, self._batch_size, learns)
-        batch = self._keeper.look_up(store.recent, sample)
+        batch = split_rows(self._keeper.look_up(store.recent, sample))
         batch = batch._replace(num_updates=learning.tally[0], num_steps=num_steps)
         training, output = counted_update(self._update, learning.training, batch)
         if self._config.prioritized and output.priorities is not None:
