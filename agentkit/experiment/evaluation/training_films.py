@@ -108,9 +108,16 @@ def open_evaluations(
         observers: of the evaluations' episodes.
         stack: closes the two.
     """
-    evaluator = films = None
+    evaluator = None
     if evaluation_plan(experiment).period:
         evaluator = stack.enter_context(Evaluator(experiment, networks, store, watch, observers))
-    if experiment.video_period:
-        films = stack.enter_context(TrainingFilms(experiment, networks, store, watch))
-    return evaluator, films
+    return evaluator, open_films(experiment, networks, store, watch, stack)
+
+
+def open_films(
+    experiment: ExperimentConfig, networks: Any, store: VariableSource, watch: StepWatch, stack: contextlib.ExitStack
+) -> TrainingFilms | None:
+    """Returns what films a training, or None where its experiment asks for none; see `open_evaluations`."""
+    if not experiment.video_period:
+        return None
+    return stack.enter_context(TrainingFilms(experiment, networks, store, watch))

@@ -9,26 +9,29 @@ from typing import Any, NamedTuple
 import jax
 
 from agentkit import checkpoint
+from agentkit.actors import CompiledPolicy
 from agentkit.agents.common.experience import Segments, Sequences, Transitions
 from agentkit.envs.jax.base import JaxEnvironment
 from agentkit.experiment.checks import short_runs
 from agentkit.experiment.checks.agent_fits import check_fit
 from agentkit.experiment.checks.step_watch import StepWatch, environment_name
+from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.config.experiment_config import ExperimentConfig
-from agentkit.experiment.evaluation.training_films import check_films, open_evaluations
+from agentkit.experiment.evaluation.training_films import TrainingFilms, check_films, open_evaluations, open_films
 from agentkit.experiment.on_device.checks import check_memory, find_environment, needed_experience
 from agentkit.experiment.on_device.chunks import Chunks, OneRun
+from agentkit.experiment.on_device.evaluation import DeviceEvaluator
 from agentkit.experiment.on_device.loop import DeviceLoop
 from agentkit.experiment.on_device.members import ALONE, Members
 from agentkit.experiment.on_device.work import ActAndLearnOnDevice
-from agentkit.experiment.policies.agent_parts import AgentParts
+from agentkit.experiment.policies.agent_parts import AgentParts, find_policy
 from agentkit.experiment.policies.loading import Policies
 from agentkit.experiment.runs.logs import RunLogs, learner_row
 from agentkit.experiment.runs.resume_checks import begin
 from agentkit.experiment.training.devices import FirstDevicePublisher, describe_devices, learner_devices
 from agentkit.experiment.training.hooks import Hooks
 from agentkit.experiment.training.initial_state import InitialState, find_initial_state
-from agentkit.experiment.training.training_loop import Training
+from agentkit.experiment.training.training_loop import Judge, Training
 from agentkit.learning import Learner, LearnerCallbacks
 from agentkit.specs import EnvironmentSpec, make_environment_spec
 from agentkit.variables import VariableClient, VariableStore
@@ -170,7 +173,7 @@ def build_run(
     if initial.training is not None:
         learner.begin_with(initial.training)
     work = ActAndLearnOnDevice(experiment, make_chunks(), learner, logs)
-    evaluator, films = open_evaluations(experiment, networks, store, watch, hooks.evaluation_observers(), stack)
+    evaluator, films = _open_evaluations(run, device, networks, store, watch)
     policies = Policies(experiment, device.spec, networks, store)
     training = Training(experiment, work, learner, evaluator, logs, hooks, policies, work.contents, films=films)
     hooks.watch(lambda: work.num_steps, lambda: learner.num_updates_done, lambda: VariableClient(store).params)
@@ -179,3 +182,17 @@ def build_run(
         training.restore(found)
     hooks.emit("on_start", None)
     return training
+
+
+def _open_evaluations(
+    run: Run, device: DeviceParts, networks: Any, store: VariableStore, watch: StepWatch
+) -> tuple[Judge | None, TrainingFilms | None]:
+    """Returns what evaluates, in a compiled loop where nothing of Python's looks on, and what films."""
+    experiment, observers = run.experiment, run.hooks.evaluation_observers()
+    if observers or experiment.evaluation_samples or not evaluation_plan(experiment).period:
+        return open_evaluations(experiment, networks, store, watch, observers, run.stack)
+    shared = networks is device.agent.networks
+    policy = device.agent.policy(evaluation=True) if shared else find_policy(experiment.agent, networks, True)
+    assert isinstance(policy, CompiledPolicy), "check_settings has refused others"
+    evaluator = DeviceEvaluator(experiment, device.environment, policy, store)
+    return evaluator, open_films(experiment, networks, store, watch, run.stack)

@@ -20,7 +20,6 @@ from agentkit.errors import AgentkitError, CheckpointError
 from agentkit.experiment.checks.short_runs import no_update
 from agentkit.experiment.config.evaluation_plan import EvaluationBudget, evaluation_plan
 from agentkit.experiment.config.experiment_config import ExperimentConfig
-from agentkit.experiment.evaluation.evaluate import Evaluator
 from agentkit.experiment.evaluation.training_films import TrainingFilms
 from agentkit.experiment.policies.loading import Policies
 from agentkit.experiment.policies.result import Result
@@ -81,6 +80,21 @@ class Work(Protocol):
         ...
 
 
+class Judge(Protocol):
+    """Evaluates the newest parameters; see `evaluation.evaluate.Evaluator`."""
+
+    @property
+    def num_cut(self) -> int:
+        """Returns how many episodes of the newest evaluation the limit of steps has cut off."""
+        ...
+
+    def run(
+        self, num_episodes: int, number: int, max_steps: float | None = None, should_stop: Callable[[], bool] = ...
+    ) -> dict[str, float] | None:
+        """Returns the record of evaluation `number`; None where it was asked to stop."""
+        ...
+
+
 class Timer(Protocol):
     """Measures the parts of a run; see `profile.Timer`."""
 
@@ -119,7 +133,7 @@ class Training:
     experiment: ExperimentConfig
     work: Work
     learner: Learner | OwnLearner
-    evaluator: Evaluator | None
+    evaluator: Judge | None
     logs: RunLogs
     hooks: Hooks
     policies: Policies

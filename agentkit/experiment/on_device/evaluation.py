@@ -1,0 +1,170 @@
+"""Evaluations in a compiled loop: the episodes of one are played side by side."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import NamedTuple, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agentkit.actors import CompiledPolicy
+from agentkit.actors.policy import Policy
+from agentkit.core import VariableSource
+from agentkit.envs.jax.base import JaxEnvironment
+from agentkit.errors import tell_not_finite
+from agentkit.experiment.config.evaluation_plan import evaluation_plan
+from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.experiment.evaluation.evaluate import seed_of_evaluation, summarise, wants_another
+from agentkit.experiment.on_device.acting import Acting, fill_pool, start, take_step
+from agentkit.types import LAST, Array, Params
+from agentkit.variables import VariableClient
+
+_STEPS = 250
+"""Of each episode between two questions whether to stop."""
+
+
+class Playing(NamedTuple):
+    """Holds an evaluation that is being played, in E environments; each counts its first episode alone.
+
+    Attributes:
+        acting: of policy and environments.
+        returns: so far, float32 ``[E]``.
+        lengths: likewise, int32 ``[E]``.
+        is_over: whether it has ended, bool ``[E]``.
+        is_cut: whether that was for its length, bool ``[E]``.
+    """
+
+    acting: Acting
+    returns: Array
+    lengths: Array
+    is_over: Array
+    is_cut: Array
+
+
+@final
+class CompiledEvaluation:
+    """Plays episodes of one policy in one environment; compiled once for each number of episodes."""
+
+    def __init__(self, environment: JaxEnvironment, policy: Policy, max_steps: int):
+        """Compiles nothing yet.
+
+        Args:
+            environment: of each episode.
+            policy: to be judged by, of a single environment.
+            max_steps: after which an episode is cut off.
+        """
+        self._environment, self._policy, self._max_steps = environment, policy, max_steps
+        self._start = jax.jit(self._first, static_argnums=0)
+        self._go_on = jax.jit(self._steps)
+
+    def play(
+        self, params: Params, num_episodes: int, key: Array, should_stop: Callable[[], bool]
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        """Returns the episodes' returns, their lengths, and which were cut off, ``[E]`` each; None if asked to stop.
+
+        Args:
+            params: of the policy.
+            num_episodes: E.
+            key: PRNG key ``uint32[2]``.
+            should_stop: asked every so many steps.
+        """
+        playing: Playing = self._start(num_episodes, key)
+        while not np.all(playing.is_over):  # Waits for the device.
+            if should_stop():
+                return None
+            playing = self._go_on(params, playing)
+        return np.asarray(playing.returns), np.asarray(playing.lengths), np.asarray(playing.is_cut)
+
+    def _first(self, num_episodes: int, key: Array) -> Playing:
+        acting = start(self._environment, self._policy, num_episodes, key)
+        none = jnp.zeros(num_episodes, bool)
+        return Playing(acting, jnp.zeros(num_episodes), jnp.zeros(num_episodes, jnp.int32), none, none)
+
+    def _steps(self, params: Params, playing: Playing) -> Playing:
+        acting, reset = fill_pool(self._environment, playing.acting)
+
+        def goes_on(carry: tuple[Playing, Array]) -> Array:
+            playing, count = carry
+            return (count < _STEPS) & ~jnp.all(playing.is_over)
+
+        def go_on(carry: tuple[Playing, Array]) -> tuple[Playing, Array]:
+            playing, count = carry
+            acting, row, _ = take_step(self._environment, self._policy, params, playing.acting, reset)
+            going = ~playing.is_over
+            lengths = playing.lengths + going
+            has_ended = acting.timestep.step_type == LAST
+            is_cut = going & ~has_ended & (lengths >= self._max_steps)
+            returns = playing.returns + jnp.where(going, row.reward, 0.0)
+            is_over = playing.is_over | has_ended | is_cut
+            return Playing(acting, returns, lengths, is_over, playing.is_cut | is_cut), count + 1
+
+        carry = playing._replace(acting=acting), jnp.int32(0)
+        last: Playing = jax.lax.while_loop(goes_on, go_on, carry)[0]
+        return last
+
+
+@functools.lru_cache(maxsize=4)
+def compiled_evaluation(environment: JaxEnvironment, policy: CompiledPolicy, max_steps: int) -> CompiledEvaluation:
+    """Returns a `CompiledEvaluation`; the same one to all members of a population."""
+    return CompiledEvaluation(environment, policy.policy, max_steps)
+
+
+@final
+class DeviceEvaluator:
+    """Evaluates as `evaluation.evaluate.Evaluator` does, in the compiled loop.
+
+    Evaluation number k of a run is a function of the seed, k and the parameters. Its episodes are others than those of
+    the host, of the same distribution.
+
+    Attributes:
+        num_cut: episodes of the newest evaluation that the experiment's limit of steps has cut off.
+    """
+
+    def __init__(
+        self, experiment: ExperimentConfig, environment: JaxEnvironment, policy: CompiledPolicy, store: VariableSource
+    ):
+        """Compiles nothing yet.
+
+        Args:
+            experiment: says how long an episode may be.
+            environment: its own, in JAX.
+            policy: to be judged by.
+            store: where parameters come from.
+        """
+        self._experiment = experiment
+        self._compiled = compiled_evaluation(environment, policy, evaluation_plan(experiment).max_steps)
+        self._client = VariableClient(store, update_seconds=math.inf)
+        self.num_cut = 0
+
+    def run(
+        self,
+        num_episodes: int,
+        number: int,
+        max_steps: float | None = None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> dict[str, float] | None:
+        """Returns the record of evaluation `number`; see `evaluation.evaluate.Evaluator.run`.
+
+        All episodes are played at once. Those for which there would have been no room one after another do not count.
+        """
+        self._client.update(wait=True)
+        key = jax.random.PRNGKey(seed_of_evaluation(self._experiment.seed, number))
+        found = self._compiled.play(self._client.params, num_episodes, key, should_stop)
+        if found is None:
+            return None
+        returns, lengths, is_cut = found
+        count = 0
+        while wants_another(count, float(np.sum(lengths[:count])), num_episodes, max_steps):
+            count += 1
+        if not np.all(np.isfinite(returns[:count])):
+            tell_not_finite(
+                f"In evaluation at step {number:,} the environment gave a reward that is NaN or infinite.",
+                self._experiment.on_nan,
+            )
+        self.num_cut = int(np.sum(is_cut[:count]))
+        pairs = zip(returns[:count].tolist(), lengths[:count].tolist(), strict=True)
+        return summarise([{"episode_return": one, "episode_length": length} for one, length in pairs])

@@ -1,0 +1,110 @@
+"""Evaluations in the compiled loop: what they count, and that they are of the host's distribution."""
+
+import contextlib
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agentkit.agents import dqn
+from agentkit.callbacks import Callback
+from agentkit.envs.jax.cartpole import CartPole
+from agentkit.envs.jax.time_steps import next_step
+from agentkit.errors import NonFiniteError, NonFiniteWarning
+from agentkit.experiment import ExperimentConfig
+from agentkit.experiment.evaluation.evaluate import Evaluator
+from agentkit.experiment.on_device.build import build, find_parts
+from agentkit.experiment.on_device.evaluation import DeviceEvaluator
+from agentkit.experiment.training.hooks import Hooks
+from agentkit.variables import VariableStore
+from tests.experiment.on_device_runs import Endless
+
+
+def plan(environment, **settings):
+    agent = dqn.make_agent(dqn.Config(hidden_sizes=(8,), batch_size=8, min_replay_size=20))
+    quiet = {"num_steps": 40, "num_envs": 2, "on_device": True, "progress": False}
+    return ExperimentConfig(agent, environment, **(quiet | settings))
+
+
+@dataclasses.dataclass(frozen=True)
+class Forever(Endless):
+    """Never cuts an episode off."""
+
+    def step(self, state, action, key):
+        return state + 1, next_step(jnp.full(1, 10.0), self.reward)
+
+
+class Looking(Callback):
+    """Wants to see evaluations' episodes."""
+
+    def on_evaluation_episode(self, run, episode):
+        return None
+
+
+def evaluators(experiment):
+    """The one on the device, and the host's, with the parameters that a run begins with."""
+    parts, store = find_parts(experiment), VariableStore()
+    store.publish(0, parts.agent.update.variables(parts.agent.compiled_update.init(jax.random.PRNGKey(0))))
+    policy = parts.agent.policy(evaluation=True)
+    return DeviceEvaluator(experiment, parts.environment, policy, store), Evaluator(
+        experiment, parts.agent.networks, store
+    )
+
+
+def test_episodes_end_are_cut_off_and_left_out_as_on_the_host():
+    for max_steps, num_episodes, room in ((100, 4, None), (2, 4, None), (100, 4, 7.0), (100, 4, 0.0)):
+        device, host = evaluators(plan(Endless(), evaluation_max_steps=max_steps))
+        with host:
+            expected = host.run(num_episodes, 5, room)
+        assert device.run(num_episodes, 5, room) == expected
+        assert device.num_cut == host.num_cut
+        if (max_steps, room) == (100, 7.0):
+            assert expected["evaluation_episodes"] == 2  # A third would be beyond 7 steps.
+        assert expected["episode_return"] == (3.0 if max_steps == 100 else 2.0)
+
+
+def test_returns_are_of_the_hosts_distribution_and_depend_on_the_number_alone():
+    device, host = evaluators(plan(CartPole()))
+    with host:
+        theirs = np.array([record["episode_return"] for record in host.episodes(60)])
+    first, again, other = (device.run(200, number) for number in (1, 1, 2))
+    assert first == again != other
+    assert device.num_cut == 0 and first["evaluation_episodes"] == 200
+    assert first["episode_return"] == first["episode_length"]
+    assert first["episode_return_min"] < first["episode_return"] < first["episode_return_max"]
+    # Five standard errors of the difference; the deviation of one is that of the other.
+    assert abs(first["episode_return"] - theirs.mean()) < 5 * theirs.std() * np.sqrt(1 / 60 + 1 / 200)
+    assert theirs.min() - 2 <= first["episode_return_min"] <= theirs.max()
+
+
+def test_it_stops_when_it_is_asked_to_and_says_what_is_not_finite():
+    device, host = evaluators(plan(Forever(), evaluation_max_steps=1_000))
+    asked = iter([False, False, True])
+    with host:
+        assert device.run(2, 1, should_stop=lambda: next(asked)) is None
+    assert device.run(2, 1)["episode_length"] == 1_000
+    for on_nan, told in (
+        ("stop", pytest.raises(NonFiniteError, match="evaluation at step 7")),
+        ("warn", pytest.warns(NonFiniteWarning, match="evaluation at step 7")),
+    ):
+        device, host = evaluators(plan(Endless(reward=float("nan")), on_nan=on_nan))
+        with host, told:
+            device.run(2, 7)
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind"),
+    [
+        ({}, DeviceEvaluator),
+        ({"callbacks": [Looking()]}, Evaluator),
+        ({"evaluation_samples": True}, Evaluator),
+        ({"evaluation_period": 0}, type(None)),
+    ],
+)
+def test_where_python_looks_on_or_exploration_is_judged_the_host_evaluates(settings, kind):
+    experiment = plan(Endless(), **settings)
+    with contextlib.ExitStack() as stack:
+        training = build(experiment, stack, None, Hooks(experiment), resume=False)
+        assert type(training.evaluator) is kind
