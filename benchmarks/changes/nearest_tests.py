@@ -111,6 +111,8 @@ NEAREST: dict[str, tuple[str, ...]] = {
     "experiment/on_device/replay": ("experiment/test_replay_on_device.py", "experiment/test_rings_on_device.py"),
     "experiment/on_device/population": ("experiment/test_populations.py",),
     "experiment/on_device/members": ("experiment/test_populations.py",),
+    "experiment/on_device/evaluation": ("experiment/test_evaluation_on_device.py",),
+    "learning/sharing": ("experiment/test_shared_loop.py", "experiment/test_devices.py"),
     "envs/jax/pooled": ("experiment/test_on_device.py",),
     "experiment/sweeps": ("experiment/sweeps", "cli/test_sweep.py"),
     "experiment/launching": (
