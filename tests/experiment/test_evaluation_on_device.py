@@ -36,6 +36,14 @@ class Forever(Endless):
         return state + 1, next_step(jnp.full(1, 10.0), self.reward)
 
 
+@dataclasses.dataclass(frozen=True)
+class Unseen(Endless):
+    """Gives observations that are NaN, and rewards that are finite."""
+
+    def step(self, state, action, key):
+        return state + 1, next_step(jnp.full(1, jnp.nan), self.reward, truncated=state + 1 == 3)
+
+
 class Looking(Callback):
     """Wants to see evaluations' episodes."""
 
@@ -86,12 +94,13 @@ def test_it_stops_when_it_is_asked_to_and_says_what_is_not_finite():
         assert device.run(2, 1, should_stop=lambda: next(asked)) is None
     assert device.run(2, 1)["episode_length"] == 1_000
     for on_nan, told in (
-        ("stop", pytest.raises(NonFiniteError, match="evaluation at step 7")),
-        ("warn", pytest.warns(NonFiniteWarning, match="evaluation at step 7")),
+        ("stop", pytest.raises(NonFiniteError, match="evaluation at step 7 the environment gave")),
+        ("warn", pytest.warns(NonFiniteWarning, match="evaluation at step 7 the environment gave")),
     ):
-        device, host = evaluators(plan(Endless(reward=float("nan")), on_nan=on_nan))
-        with host, told:
-            device.run(2, 7)
+        for broken in (Endless(reward=float("nan")), Endless(at_reset=float("inf")), Unseen()):
+            device, host = evaluators(plan(broken, on_nan=on_nan))
+            with host, told:
+                device.run(2, 7)
 
 
 @pytest.mark.parametrize(

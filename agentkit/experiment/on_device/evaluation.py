@@ -19,7 +19,7 @@ from agentkit.errors import tell_not_finite
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.evaluation.evaluate import seed_of_evaluation, summarise, wants_another
-from agentkit.experiment.on_device.acting import Acting, fill_pool, start, take_step
+from agentkit.experiment.on_device.acting import Acting, all_finite, fill_pool, start, take_step
 from agentkit.types import LAST, Array, Params
 from agentkit.variables import VariableClient
 
@@ -36,6 +36,7 @@ class Playing(NamedTuple):
         lengths: likewise, int32 ``[E]``.
         is_over: whether it has ended, bool ``[E]``.
         is_cut: whether that was for its length, bool ``[E]``.
+        is_finite: whether all rewards and observations were, bool ``[]``.
     """
 
     acting: Acting
@@ -43,6 +44,7 @@ class Playing(NamedTuple):
     lengths: Array
     is_over: Array
     is_cut: Array
+    is_finite: Array
 
 
 @final
@@ -61,10 +63,8 @@ class CompiledEvaluation:
         self._start = jax.jit(self._first, static_argnums=0)
         self._go_on = jax.jit(self._steps)
 
-    def play(
-        self, params: Params, num_episodes: int, key: Array, should_stop: Callable[[], bool]
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-        """Returns the episodes' returns, their lengths, and which were cut off, ``[E]`` each; None if asked to stop.
+    def play(self, params: Params, num_episodes: int, key: Array, should_stop: Callable[[], bool]) -> Playing | None:
+        """Returns the episodes once all are over; None if asked to stop.
 
         Args:
             params: of the policy.
@@ -77,12 +77,12 @@ class CompiledEvaluation:
             if should_stop():
                 return None
             playing = self._go_on(params, playing)
-        return np.asarray(playing.returns), np.asarray(playing.lengths), np.asarray(playing.is_cut)
+        return playing
 
     def _first(self, num_episodes: int, key: Array) -> Playing:
         acting = start(self._environment, self._policy, num_episodes, key)
-        none = jnp.zeros(num_episodes, bool)
-        return Playing(acting, jnp.zeros(num_episodes), jnp.zeros(num_episodes, jnp.int32), none, none)
+        none, is_finite = jnp.zeros(num_episodes, bool), all_finite(acting.timestep.observation)
+        return Playing(acting, jnp.zeros(num_episodes), jnp.zeros(num_episodes, jnp.int32), none, none, is_finite)
 
     def _steps(self, params: Params, playing: Playing) -> Playing:
         acting, reset = fill_pool(self._environment, playing.acting)
@@ -100,7 +100,8 @@ class CompiledEvaluation:
             is_cut = going & ~has_ended & (lengths >= self._max_steps)
             returns = playing.returns + jnp.where(going, row.reward, 0.0)
             is_over = playing.is_over | has_ended | is_cut
-            return Playing(acting, returns, lengths, is_over, playing.is_cut | is_cut), count + 1
+            is_finite = playing.is_finite & all_finite((row.reward, acting.timestep.observation))
+            return Playing(acting, returns, lengths, is_over, playing.is_cut | is_cut, is_finite), count + 1
 
         carry = playing._replace(acting=acting), jnp.int32(0)
         last: Playing = jax.lax.while_loop(goes_on, go_on, carry)[0]
@@ -156,13 +157,14 @@ class DeviceEvaluator:
         found = self._compiled.play(self._client.params, num_episodes, key, should_stop)
         if found is None:
             return None
-        returns, lengths, is_cut = found
+        returns, lengths, is_cut = (np.asarray(x) for x in (found.returns, found.lengths, found.is_cut))
         count = 0
         while wants_another(count, float(np.sum(lengths[:count])), num_episodes, max_steps):
             count += 1
-        if not np.all(np.isfinite(returns[:count])):
+        if not found.is_finite:
             tell_not_finite(
-                f"In evaluation at step {number:,} the environment gave a reward that is NaN or infinite.",
+                f"In the evaluation at step {number:,} the environment gave a reward or an observation that is NaN or "
+                "infinite.",
                 self._experiment.on_nan,
             )
         self.num_cut = int(np.sum(is_cut[:count]))

@@ -113,8 +113,10 @@ class DeviceLoop:
         self._environment, self._policy, self._update, self._num_envs = environment, policy, update, num_envs
         self._mesh = make_mesh(devices)
         # Compiled, so that no two of its arrays are one buffer, which could not be donated twice.
-        self._start = jax.jit(self.first_state, **self._places())
-        self._run = jax.jit(self.run_rounds, donate_argnums=(0, 1), **self._places(of_chunk=True))
+        whole, place = (None, None) if self._mesh is None else (on_each(self._mesh), _state_places(self._mesh))
+        places: Any = (whole, place, whole, whole, whole)  # Of arguments, and of a `Chunk`; None is JAX's own choice.
+        self._start = jax.jit(self.first_state, out_shardings=place)
+        self._run = jax.jit(self.run_rounds, donate_argnums=(0, 1), in_shardings=places, out_shardings=Chunk(*places))
 
     def start(self, key: Array) -> State:
         """Returns the state at the start of a run.
@@ -180,19 +182,6 @@ class DeviceLoop:
         first = Chunk(training, state, jnp.asarray(tally), report, jnp.int32(0))
         last: Chunk = jax.lax.while_loop(lambda chunk: self._members.any(goes_on(chunk)), go_on, first)
         return strongly_typed(last)  # As the next chunk's state is: it runs the same program.
-
-    def _places(self, of_chunk: bool = False) -> dict[str, Any]:
-        """Returns where arguments and results are, for `jax.jit`: of `first_state`, or of `run_rounds`."""
-        if self._mesh is None:
-            return {}
-        whole: Any = on_each(self._mesh)
-        state = _state_places(self._mesh)
-        if not of_chunk:
-            return {"out_shardings": state}
-        return {
-            "in_shardings": (whole, state, whole, whole, whole),
-            "out_shardings": Chunk(whole, state, whole, whole, whole),
-        }
 
 
 def _state_places(mesh: Mesh) -> State:
