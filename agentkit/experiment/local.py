@@ -390,9 +390,9 @@ def _make_replay(experiment: ExperimentConfig, spec: EnvironmentSpec, environmen
             raise SpecError(f"replay: expected a replay.Replay of the function, found {made!r:.80}.")
         return made
     if experiment.replay == "in_process":
-        return InProcessReplay(tables, seed=experiment.seed)
+        return InProcessReplay(tables, seed=experiment.seed, in_turns=True)
     from agentkit.replay.reverb.single_process import (
         SingleProcessReverbReplay,  # Loads TensorFlow: only when asked for.
     )
 
-    return SingleProcessReverbReplay(tables)
+    return SingleProcessReverbReplay(tables, in_turns=True)

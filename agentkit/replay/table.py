@@ -291,7 +291,7 @@ def with_room(table: Table, num_items: int) -> Table:
     """Returns a queue with room for so many items where the insert of one may proceed.
 
     Where one thread writes for all and draws in between, writers would else wait for room that only it could make.
-    Other tables are returned as they are: their rate limits leave room for more than the environments of an actor.
+    Other tables are returned as they are: replay `in_turns` makes nobody wait for them.
     """
     if table.rate_limiter != Queue(table.max_size):
         return table

@@ -14,6 +14,10 @@ FIRST_PAUSE = 0.01
 LONGEST_PAUSE = 0.2
 """Seconds between two questions of a call that waits; each pause is longer than the last."""
 
+FETCHING_SHARE = 0.05
+LONGEST_PERIOD = 1.0
+"""Large parameters are asked for less often: fetching takes a twentieth of the time, but no period is longer."""
+
 
 class VariableClient:
     """Holds the newest parameters of one name, fetched from a source, and knows their age.
@@ -37,7 +41,8 @@ class VariableClient:
         Args:
             source: where to fetch; this client's own, where it reaches another process.
             name: which variables.
-            update_seconds: ask at most this often.
+            update_seconds: ask at most this often; less often where fetching would take more than a twentieth of
+                the time, down to once in a second. 0 asks at each call.
             max_age_seconds: with parameters published longer ago than this, `update` waits for newer ones
                 and, after `timeout`, raises. Choose it longer than the learner may have to wait for data:
                 a learner without data publishes nothing. None is no limit.
@@ -108,7 +113,8 @@ class VariableClient:
         return self._version >= 0 and self._max_age_seconds < math.inf and self.age_seconds > self._max_age_seconds
 
     def _fetch(self) -> None:
-        self._next_time = time.monotonic() + self._update_seconds
+        asked = time.monotonic()
+        self._next_time = asked + self._update_seconds
         try:
             found = self._source.get(self._names, newer_than=self._version)
         except (ConnectionError, TimeoutError) as error:
@@ -119,6 +125,8 @@ class VariableClient:
             self._version = found.version
             self._params = self._place(found.variables[self._names[0]])
             self._published = found.published or time.time()
+            cost = time.monotonic() - asked
+            self._next_time = asked + max(self._update_seconds, min(cost / FETCHING_SHARE, LONGEST_PERIOD))
 
     def _wait(self) -> None:
         deadline = time.monotonic() + self._timeout

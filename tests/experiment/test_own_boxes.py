@@ -53,10 +53,11 @@ class BatchedActor(SavedActor):
     """Acts in N environments."""
 
     def select_action(self, observation: Any) -> Any:
-        assert self.parts.num_envs == len(observation) == 3
+        number = self.parts.num_envs
+        assert number == len(observation)
         greedy = self.parts.variables.params[tabular_q_learning.index(observation)].argmax(-1)
-        random = self.random.integers(3, size=3)
-        return np.where(self.random.random(3) < self.epsilon, random, greedy).astype(np.int32)
+        random = self.random.integers(3, size=number)
+        return np.where(self.random.random(number) < self.epsilon, random, greedy).astype(np.int32)
 
 
 class ClosingLearner(QLearner):
@@ -224,6 +225,12 @@ def test_an_own_learner_learns_from_data_alone_is_resumed_and_refuses_an_add_on(
     unused = dataclasses.replace(make_agent(), make_update=own_parts.Noisy(dqn.make_agent().make_update, 1.0))
     with pytest.raises(ConfigError, match=r"make_update: found tests\.experiment\.own_parts\.Noisy"):
         agentkit.run_offline(config("no", 10, unused))
+
+
+def test_many_environments_may_end_their_episodes_at_once() -> None:
+    config = dataclasses.replace(CONFIG, n_step=9)  # The last step of 100 environments writes 900 items.
+    agent = Agent(config, Transitions(config), make_actor=BatchedActor, make_learner=QLearner)
+    assert agentkit.run(plan(agent, 2_000, None, num_envs=100)).updates > 1_000
 
 
 def test_a_run_of_own_boxes_is_profiled() -> None:

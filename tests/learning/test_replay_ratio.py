@@ -44,6 +44,14 @@ def test_one_update_per_step_is_exactly_that() -> None:
     assert [b - a for a, b in itertools.pairwise(updates[20:])] == [1] * 39
 
 
+@pytest.mark.parametrize(("min_size", "expected"), [(10, 100), (300, 300), (20_000, 1_000)])
+def test_actors_may_be_ahead_by_what_replay_holds_before_the_first_update(min_size: int, expected: int) -> None:
+    limiter, first = rate_limit(BatchPlan("t", 8), 1.0, min_size), min_size + 1  # No update was made yet.
+    counts = {"size": first, "sampled": 0}
+    lead = next(n for n in itertools.count(first) if not limiter.can_insert(1, inserted=n, **counts)) - min_size
+    assert lead == expected + 2, "and the two calls that the learner may be ahead"
+
+
 @pytest.mark.parametrize("plan", [BatchPlan("t", 0, 2), BatchPlan("t", 2, 0)])
 def test_an_empty_batch_is_refused(plan: BatchPlan) -> None:
     with pytest.raises(ConfigError, match=f"found {plan.batch_size} and {plan.num_updates}"):

@@ -121,6 +121,33 @@ def test_it_asks_at_most_so_often() -> None:
     assert source.num_calls == 3
 
 
+class Large(Counted):
+    """Takes its time to hand out what is new."""
+
+    seconds = 0.02
+
+    def get(self, names: Sequence[str], newer_than: int = -1) -> Versioned | None:
+        found = super().get(names, newer_than)
+        if found is not None:
+            time.sleep(self.seconds)
+        return found
+
+
+def test_what_takes_long_to_fetch_is_asked_for_less_often_but_once_in_a_second() -> None:
+    source = Large()
+    client = VariableClient(source, update_seconds=0.001)
+    for version, seconds, least in ((0, 0.02, 0.4), (1, 0.1, 1.0)):
+        source.store.publish(version, {"policy": version})
+        source.seconds = seconds
+        client.update(wait=True)
+        fetched = time.monotonic() - seconds
+        calls = source.num_calls
+        while source.num_calls == calls:
+            time.sleep(0.002)
+            client.update()
+        assert least - 0.01 <= time.monotonic() - fetched < 5 * least  # A busy machine sleeps longer.
+
+
 @pytest.mark.parametrize("settings", [{"update_seconds": -1}, {"update_seconds": 2, "max_age_seconds": 2}])
 def test_impossible_times_are_refused(settings) -> None:
     with pytest.raises(ConfigError, match="update_seconds >= 0, and max_age_seconds longer"):

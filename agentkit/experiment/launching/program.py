@@ -19,7 +19,7 @@ from agentkit.experiment.launching.nodes.evaluator import evaluator_node
 from agentkit.experiment.launching.nodes.inference import inference_node, inference_role
 from agentkit.experiment.launching.nodes.learner import learner_node
 from agentkit.experiment.launching.nodes.replay import backend_of, replay_node
-from agentkit.experiment.launching.sharing.common import PARAMETER_SECONDS
+from agentkit.experiment.launching.sharing.transports import SERVED_SECONDS
 from agentkit.ports import check_device
 from agentkit.specs import EnvironmentSpec
 
@@ -65,9 +65,9 @@ class LaunchConfig(metaclass=SaysWhatWasMeant):
         if self.learner_gpus > 1 and self.learner_gpus % 1:
             raise ConfigError(f"learner_gpus must be a part of one or a whole number, found {self.learner_gpus}.")
         age = self.max_parameter_age_seconds
-        if age is not None and not age > PARAMETER_SECONDS:
+        if age is not None and not age > SERVED_SECONDS:
             raise ConfigError(
-                f"max_parameter_age_seconds must be longer than {PARAMETER_SECONDS} s, since actors look for newer "
+                f"max_parameter_age_seconds must be longer than {SERVED_SECONDS} s, since actors look for newer "
                 f"parameters as often as that; found {age}."
             )
         if self.ray_address is None:  # On a cluster, the devices are those of other machines.

@@ -174,7 +174,7 @@ def _open_replay(
         # At a step each agent ends two segments at most: where its episode ends, it fills two rows.
         tables = [with_room(table, 2 * count) for table in tables]
     seed = config.seed if number == 0 else episode_seed(config.seed, number)
-    replay = stack.enter_context(InProcessReplay(tables, seed=seed))
+    replay = stack.enter_context(InProcessReplay(tables, seed=seed, in_turns=True))
     if found is not None:
         replay.restore(found.path / f"replay-{trained.policy_id}")
     return replay

@@ -32,6 +32,9 @@ class InProcessReplay(base.Replay):
         tables: descriptions with different names.
         seed: of samplers and removers.
         default_timeout: seconds that writers and samplers wait unless they were given another.
+        in_turns: whether one thread writes and draws, and asks `can_insert` before it writes. What it writes then,
+            many environments' last steps or a long episode, does not wait for room that only it could make. Queues
+            stay as they are: what overflowed would be lost.
 
     Attributes:
         shared: the contents, for writers, samplers and servers.
@@ -42,10 +45,13 @@ class InProcessReplay(base.Replay):
 
     resumable = True
 
-    def __init__(self, tables: Sequence[Table], seed: Seed = 0, default_timeout: float = 60.0):
+    def __init__(
+        self, tables: Sequence[Table], seed: Seed = 0, default_timeout: float = 60.0, *, in_turns: bool = False
+    ):
         self.tables: Mapping[str, Table] = base.index_tables(tables)
         self.default_timeout = base.check_timeout(default_timeout, default_timeout)
         self.shared = SharedTables(self.tables, seed)
+        self._in_turns = in_turns
 
     def writer(self, history: int, *, timeout: float | None = None) -> InProcessWriter:
         """Makes a writer; see `Replay.writer`."""
@@ -54,7 +60,7 @@ class InProcessReplay(base.Replay):
         with self.shared.lock:
             self.shared.check_open()
             self.shared.release_abandoned()
-            return InProcessWriter(self.shared, history, seconds)
+            return InProcessWriter(self.shared, history, seconds, in_turns=self._in_turns)
 
     def sampler(self, table: str, batch_size: int, *, timeout: float | None = None) -> InProcessSampler:
         """Makes a sampler; see `Replay.sampler`."""

@@ -19,8 +19,9 @@ from agentkit.types import Nest
 class InProcessWriter(base.Writer):
     """Writes one stream of steps into an `InProcessReplay`; made by its `writer`."""
 
-    def __init__(self, shared: SharedTables, history: int, timeout: float):
+    def __init__(self, shared: SharedTables, history: int, timeout: float, *, in_turns: bool):
         self._shared = shared
+        self._in_turns = in_turns
         self._max_steps = history
         self._timeout = timeout
         self._closed = False
@@ -76,7 +77,7 @@ class InProcessWriter(base.Writer):
             rows = history[begin], PADDING_ROW if padding else history[end - 1]
         with shared.lock:
             shared.check_open()
-            if not items.can_insert(1):
+            if not (items.can_insert(1) or (self._in_turns and not items.table.max_times_sampled)):
                 self._wait_for(table, items)
             key = items.insert(items.largest_priority if priority is None else float(priority), rows, leaves)
             shared.notify_waiting()

@@ -71,6 +71,11 @@ class TableCounters:
             num_items, size=self._size, inserted=self._inserted, sampled=self.sampled
         )
 
+    def insert(self) -> None:
+        """Counts an item, whatever the limit says."""
+        with self._lock:
+            self._inserted += 1
+
     def try_insert(self) -> bool:
         """Counts an item, if it may be inserted."""
         with self._lock:
@@ -197,8 +202,8 @@ class SingleProcessReverbReplay(ReverbReplay):
 
     _server_limits = False  # One that loads what a server with limits wrote keeps them: twice, to the same effect.
 
-    def __init__(self, tables: Any, **settings: Any):
-        """As `ReverbReplay`, with a server of its own.
+    def __init__(self, tables: Any, *, in_turns: bool = False, **settings: Any):
+        """As `ReverbReplay`, with a server of its own; `in_turns` as for `InProcessReplay`.
 
         Raises:
             TypeError: for ``address`` or ``draw_ahead``.
@@ -210,12 +215,16 @@ class SingleProcessReverbReplay(ReverbReplay):
         self._counters = {
             name: TableCounters(table) for name, table in self.tables.items() if table.max_times_sampled == 0
         }
-        self._admit = self._wait_for_room
+        self._admit = self._count_in if in_turns else self._wait_for_room
 
     def _make_table(self, table: Table) -> Any:
         if table.max_times_sampled == 0:
             table = dataclasses.replace(table, rate_limiter=MinSize(table.rate_limiter.min_size_to_sample))
         return make_table(table)
+
+    def _count_in(self, table: str, timeout: float) -> None:
+        if (counters := self._counters.get(table)) is not None:
+            counters.insert()
 
     def _wait_for_room(self, table: str, timeout: float) -> None:
         """Counts an item of a writer in, when the rate limit lets it in."""

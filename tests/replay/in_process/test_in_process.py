@@ -4,6 +4,7 @@ import pytest
 from agentkit import specs
 from agentkit.replay import Fifo, InProcessReplay, MaxHeap, MinHeap, Prioritized, Queue, Table, Uniform, row_layout
 from agentkit.testing.replay import ReplayContract, make_step, pair_table
+from tests.replay.writing_in_turns import write_much_in_turns
 
 
 class TestInProcessReplay(ReplayContract):
@@ -11,6 +12,10 @@ class TestInProcessReplay(ReplayContract):
 
     def make_replay(self, tables, **kwargs):
         return InProcessReplay(tables, **kwargs)
+
+
+def test_what_one_thread_writes_does_not_wait_for_what_only_it_could_draw():
+    write_much_in_turns(InProcessReplay)
 
 
 def test_who_goes_on_after_a_save_stores_steps_where_who_restores_does(tmp_path):

@@ -19,6 +19,7 @@ from agentkit.replay.reverb.streams import IN_FLIGHT
 from agentkit.replay.table import Fifo
 from agentkit.testing.adder import AdderContract
 from agentkit.testing.replay import LONG, SHORT, ReplayContract, make_step, pair_table, write_pairs
+from tests.replay.writing_in_turns import write_much_in_turns
 
 pytestmark = pytest.mark.reverb
 
@@ -89,6 +90,10 @@ def test_another_thread_waits_for_its_turn():
         assert len(got) == 20
         with pytest.raises(errors.ReplayTimeoutError, match="nobody samples"):
             write_pairs(replay.writer(1, timeout=SHORT), "pairs", range(9))
+
+
+def test_what_one_thread_writes_does_not_wait_for_what_only_it_could_draw():
+    write_much_in_turns(SingleProcessReverbReplay)
 
 
 def test_a_queue_keeps_its_limit_on_the_server():

@@ -21,7 +21,6 @@ from agentkit.experiment.launching.sharing.callbacks import node_hooks
 from agentkit.experiment.launching.sharing.common import (
     KEEP_ALIVE_SECONDS,
     OUTAGE_SECONDS,
-    PARAMETER_SECONDS,
     STATUS_SECONDS,
     count_dropped,
     resume_step,
@@ -30,7 +29,7 @@ from agentkit.experiment.launching.sharing.common import (
 from agentkit.experiment.launching.sharing.exploring import find_start
 from agentkit.experiment.launching.sharing.priorities import LargestPriorities
 from agentkit.experiment.launching.sharing.step_goal import StepGoal
-from agentkit.experiment.launching.sharing.transports import make_source
+from agentkit.experiment.launching.sharing.transports import make_client
 from agentkit.experiment.policies.agent_parts import AgentParts
 from agentkit.experiment.policies.make_actor import AnyActor, AnyLoop, make_actor, make_adder, make_loop
 from agentkit.experiment.runs.logs import make_logger
@@ -83,10 +82,8 @@ def actor_node(
             stack.callback(client.disconnect)
             closes.append(client.disconnect)
         else:
-            client = VariableClient(
-                make_source(context, variables), update_seconds=PARAMETER_SECONDS, timeout=120.0,
-                max_age_seconds=max_parameter_age_seconds, place=jax.device_put if agent.make_actor is None else _as_is,
-            )  # fmt: skip
+            place = jax.device_put if agent.make_actor is None else _as_is
+            client = make_client(context, variables, max_parameter_age_seconds, place)
             policy = AgentParts(agent, spec).policy()
             actor = make_actor(environment, policy, jax.random.PRNGKey(seed), client, adder, index)
         loop = make_loop(environment, actor, log=log, on_nan=experiment.on_nan, observers=hooks.observers())

@@ -11,16 +11,13 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-import jax
-
 from agentkit.actors import InferenceServer
 from agentkit.distributed import NodeContext, Role
 from agentkit.distributed.program import ONE_CORE
 from agentkit.experiment.config.experiment_config import ExperimentConfig
-from agentkit.experiment.launching.sharing.common import PARAMETER_SECONDS, STATUS_SECONDS, listen_at
-from agentkit.experiment.launching.sharing.transports import make_source
+from agentkit.experiment.launching.sharing.common import STATUS_SECONDS, listen_at
+from agentkit.experiment.launching.sharing.transports import make_client
 from agentkit.specs import EnvironmentSpec, is_batched, make_environment_spec
-from agentkit.variables import VariableClient
 from agentkit.wire import reachable_address
 
 SERVE_SECONDS = 0.2
@@ -68,13 +65,7 @@ def inference_node(
         spec = spec or make_environment_spec(environment)
         num_envs = environment.num_envs if is_batched(environment) else None
     policy = agent.make_policy(agent.make_networks(spec))
-    client = VariableClient(
-        make_source(context, variables),
-        update_seconds=PARAMETER_SECONDS,
-        timeout=120.0,
-        max_age_seconds=max_parameter_age_seconds,
-        place=jax.device_put,
-    )
+    client = make_client(context, variables, max_parameter_age_seconds)
     client.update(wait=True)
     with contextlib.ExitStack() as stack:
         where, run_id = listen_at(context, stack, listen), context.store.run_id

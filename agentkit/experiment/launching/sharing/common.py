@@ -24,9 +24,6 @@ OUTAGE_SECONDS = 300.0
 """How long actors and the learner wait for a replay server that is gone."""
 
 STATUS_SECONDS = 0.5
-PARAMETER_SECONDS = 0.1
-"""How often an actor looks for newer parameters; looking costs microseconds, fetching up to milliseconds."""
-
 KEEP_ALIVE_SECONDS = 10.0
 
 

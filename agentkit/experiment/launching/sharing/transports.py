@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
+
+import jax
 
 from agentkit.core import VariableSource
 from agentkit.distributed.context import NodeContext
@@ -18,13 +20,18 @@ from agentkit.variables import (
     BackgroundPublisher,
     SharedMemoryPublisher,
     SharedMemorySource,
+    VariableClient,
     remove_shared_memory,
     remove_unused_shared_memory,
 )
 from agentkit.wire import listen_address, reachable_address
 
 PUBLISH_SECONDS = 0.02
-"""Between two publications: actors cannot use them faster."""
+"""Between two publications."""
+
+SHARED_SECONDS, SERVED_SECONDS = PUBLISH_SECONDS, 0.1
+"""How often a reader looks for newer parameters: in shared memory, which disturbs nobody, and over the wire, where
+each look is a question to the learner. A quick actor takes a hundred steps in 0.1 s, and acts by old parameters."""
 
 
 class TransportPublisher:
@@ -121,6 +128,21 @@ def make_source(context: NodeContext, endpoint: Mapping[str, Any]) -> VariableSo
         f"The learner is on {endpoint['host']}, this node is on {socket.gethostname()}, and the parameters are in "
         "the learner's memory. Name the network device that reaches both: --listen (listen=)."
     )
+
+
+def make_client(
+    context: NodeContext,
+    endpoint: Mapping[str, Any],
+    max_age_seconds: float | None = None,
+    place: Callable[[Nest], Nest] = jax.device_put,
+) -> VariableClient:
+    """Returns what keeps a node's copy of a learner's parameters fresh: see `VariableClient` for the arguments."""
+    source = make_source(context, endpoint)
+    shared = isinstance(source, SharedMemorySource)
+    return VariableClient(
+        source, update_seconds=SHARED_SECONDS if shared else SERVED_SECONDS, max_age_seconds=max_age_seconds,
+        timeout=120.0, place=place,
+    )  # fmt: skip
 
 
 def parameters_name(run_id: str, node: str) -> str:
