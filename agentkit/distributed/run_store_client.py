@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import socket
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -85,8 +86,8 @@ class RunStoreClient:
             self._client.close()
             raise
 
-    def get(self, key: str, timeout: float = 60.0) -> Any:
-        """Waits for a value and returns it.
+    def get(self, key: str, timeout: float = 60.0, stop: threading.Event | None = None) -> Any:
+        """Waits for a value and returns it; None as soon as `stop` is set.
 
         Raises:
             RunStoreError: nobody put it within `timeout` seconds, or the run store is gone.
@@ -101,7 +102,10 @@ class RunStoreClient:
                 raise RunStoreError(
                     f"Nothing was published under {key!r} in the run store {self.address} within {timeout:g} s."
                 )
-            time.sleep(min(pause, left))
+            if stop is None:
+                time.sleep(min(pause, left))
+            elif stop.wait(min(pause, left)):
+                return None
             pause = min(1.5 * pause, LONGEST_PAUSE)
 
     def put(self, key: str, value: Any) -> None:

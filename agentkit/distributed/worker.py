@@ -77,6 +77,7 @@ def run_node(
         `EXIT_DONE`, `EXIT_ERROR` or `EXIT_FATAL`.
     """
     directory = None if run_address.run_directory is None else pathlib.Path(run_address.run_directory)
+    stop = stop or threading.Event()
     try:
         store = RunStoreClient(
             run_address.store_address,
@@ -95,9 +96,11 @@ def run_node(
         try:
             for module in run_address.preload:
                 importlib.import_module(module)
-            args, kwargs = resolve((list(node.args), dict(node.kwargs)), lambda name: _endpoint(store, name))
+            args, kwargs = resolve((list(node.args), dict(node.kwargs)), lambda name: _endpoint(store, name, stop))
             node.target(context, *args, **kwargs)
             return EXIT_ERROR if context.lost else EXIT_DONE
+        except _StoppedError:
+            return EXIT_DONE
         except BaseException as error:  # Also SystemExit and KeyboardInterrupt: nothing ends a node unsaid.
             fatal = isinstance(error, _CANNOT_BE_MENDED) and not isinstance(error, RunStoreError)
             report_error(store, node.name, run_address.incarnation, error, fatal)
@@ -106,8 +109,15 @@ def run_node(
             context.close()
 
 
-def _endpoint(store: RunStoreClient, name: str) -> Any:
-    return store.get(f"endpoint/{name}", timeout=DEPENDENCY_SECONDS)["value"]
+class _StoppedError(Exception):
+    """A node is told to stop that waits for another: it has nothing to save."""
+
+
+def _endpoint(store: RunStoreClient, name: str, stop: threading.Event) -> Any:
+    found = store.get(f"endpoint/{name}", timeout=DEPENDENCY_SECONDS, stop=stop)
+    if found is None:
+        raise _StoppedError
+    return found["value"]
 
 
 def report_error(store: RunStoreClient, name: str, incarnation: int, error: BaseException, fatal: bool = False) -> None:

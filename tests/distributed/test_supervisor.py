@@ -293,6 +293,32 @@ def test_who_has_work_at_the_end_is_waited_for_unless_somebody_is_in_a_hurry(sta
     assert {node["state"] for node in status["nodes"].values()} == {"done"}
 
 
+def never_ready(context):
+    context.store.put("waits", True)
+    while not context.wait(0.05):
+        pass
+
+
+@pytest.mark.parametrize("engine", [ProcessEngine, ThreadEngine])
+def test_who_waits_for_a_node_stops_as_soon_as_it_is_told(engine):
+    program = Program("test")
+    program.add_role(Role("server", stop_order=1))
+    program.add_role(Role("user"))
+    program.add_node("user", use, server=program.add_node("server", never_ready))
+    told = []
+
+    def watch(supervisor, status):
+        if "waits" in status["values"] and not told:
+            time.sleep(1.0)  # The user asks for the server's endpoint by now.
+            supervisor.store.stop("enough")
+            told.append(time.monotonic())
+
+    reason, status = run(program, engine=engine(), watch=watch)
+    assert reason == "enough" and time.monotonic() - told[0] < 10.0  # It may take 20 s.
+    assert {node["state"] for node in status["nodes"].values()} == {"done"}, status
+    assert not {"user-0", "server-0"} & {thread.name for thread in threading.enumerate() if thread.is_alive()}
+
+
 def never_stop(context):
     context.ready()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
