@@ -80,7 +80,7 @@ def test_items_and_info_are_as_replay_gives_them() -> None:
     """All that differs is which were drawn: sorted by key the contents agree, leaf for leaf and dtype for dtype."""
     agent = make_agent()
     store = make_store(agent)
-    with InProcessReplay(agent.make_tables(SPEC), seed=0) as replay:
+    with InProcessReplay(agent.make_tables(SPEC), seed=0, in_turns=True) as replay:
         adder = agent.make_adder(replay, SPEC)
         for episode in EPISODES:
             add_episode(adder, episode)

@@ -76,7 +76,7 @@ def test_segments_are_those_of_the_adder_bit_for_bit(environment, settings):
     one_step = jax.jit(lambda acting: collect(environment, policy, params, acting, 1, reset))
     whole = jax.jit(lambda acting: collect(environment, policy, params, acting, length, reset))
 
-    replay = InProcessReplay(agent.make_tables(spec), seed=0)
+    replay = InProcessReplay(agent.make_tables(spec), seed=0, in_turns=True)
     adder = agent.make_adder(replay, spec, num_envs)
     host, device, acting = [], [], first
     adder.add_first(jax.tree.map(np.asarray, first.timestep))

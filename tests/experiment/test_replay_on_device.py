@@ -97,7 +97,7 @@ def twins(environment, num_envs, experience, num_steps=40):
     """The store after some steps at random, and the host's table; their counts are equal at each step."""
     policy, acting, store, step = make_parts(environment, num_envs, experience)
     spec = specs.make_environment_spec(environment)
-    replay = InProcessReplay(experience.make_tables(spec, policy.extras_spec), seed=0)
+    replay = InProcessReplay(experience.make_tables(spec, policy.extras_spec), seed=0, in_turns=True)
     adder = experience.make_adder(replay, spec, policy.extras_spec, num_envs)
     adder.add_first(jax.tree.map(np.asarray, acting.timestep))
     ended = 0

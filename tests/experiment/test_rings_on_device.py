@@ -51,7 +51,7 @@ def test_priorities_are_those_of_the_hosts_table():
     """New items get the largest so far, exponents, a priority that is not finite, one of 0, and a ring that wraps."""
     config = ReplayConfig(prioritized=True, priority_exponent=0.6, replay_size=50, min_replay_size=1, n_step=1)
     spec = specs.make_environment_spec(Endless())
-    replay = InProcessReplay(Transitions(config).make_tables(spec, ()), seed=0)
+    replay = InProcessReplay(Transitions(config).make_tables(spec, ()), seed=0, in_turns=True)
     adder = Transitions(config).make_adder(replay, spec, ())
     ring = make_ring(jnp.int32(0), 50, prioritized=True)
     put = jax.jit(lambda ring, x: insert(ring, x[None], jnp.ones(1, bool), 0.6))

@@ -92,8 +92,8 @@ class InProcessWriter(base.Writer):
         def describe() -> str:
             return (
                 f"Table {table!r} let no item in for {self._timeout:g} s: its rate limiter waits for samples "
-                f"({items.describe()}). Sample from it in another thread or in turns (ask can_insert), or "
-                "give the limiter a greater error buffer."
+                f"({items.describe()}). Sample from it in another thread, or in turns (ask can_insert; with "
+                "in_turns=True nothing waits between), or give the limiter a greater error buffer."
             )
 
         self._shared.wait(ready, self._timeout, describe)
