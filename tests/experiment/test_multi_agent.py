@@ -201,8 +201,6 @@ def test_what_is_for_one_agent_refuses_a_run_of_several(tmp_path):
     for call in (agentkit.evaluate, lambda run: agentkit.sample(run, num_steps=2)):
         with pytest.raises(ConfigError, match="is a run of several agents, and this is for runs of one"):
             call(tmp_path / "run")
-    with pytest.raises(ConfigError, match="experiments of several agents run in one process so far"):
-        agentkit.launch(config(tmp_path / "other"))
     with pytest.raises(ConfigError, match="take no callbacks yet"):
         agentkit.run(config(), callbacks=[agentkit.callbacks.keep_best()])
 

@@ -13,7 +13,8 @@ from typing import Any
 from agentkit import ports
 from agentkit.cli.screen import command_line, say
 from agentkit.cli.summary import finish
-from agentkit.cli.training.new_run import changes_of_resumed, in_new_folder, new_experiment
+from agentkit.cli.training.new_run import changes_of_resumed, in_new_folder, is_of_several, new_experiment
+from agentkit.cli.training.several import new_several, refuse_of_one_agent
 from agentkit.cli.values.callbacks import callbacks_for_resumed_run
 from agentkit.errors import ConfigError, missing_extra
 
@@ -46,26 +47,32 @@ def launch(arguments: argparse.Namespace) -> int:
     chosen = {name: value for name, value in chosen.items() if value is not None}
     if arguments.engine != "ray":  # Whose nodes may be on machines with other devices.
         ports.check_device("lo" if arguments.listen is None else arguments.listen)
+    several = arguments.policies is not None or is_of_several(arguments.resume)
     if arguments.resume is not None:
         changes = changes_of_resumed(arguments)
         check_installed(arguments.engine)
         from agentkit import experiment
 
-        own = callbacks_for_resumed_run(arguments, arguments.resume, changes["imports"])
+        if several:
+            refuse_of_one_agent(arguments)
+        own = None if several else callbacks_for_resumed_run(arguments, arguments.resume, changes["imports"])
         resume = functools.partial(experiment.resume_launch, arguments.resume, callbacks=own, **changes, **chosen)
         return _show(resume, arguments.resume, arguments)
     if arguments.stop_at_return is not None and arguments.evaluators == 0:
         raise ConfigError(
             "--stop-at-return looks at evaluations, and --evaluators 0 makes none. Leave one of them out."
         )
-    plan = new_experiment(arguments, "launch", **chosen_replay(arguments))
+    if several:
+        plan = new_several(arguments, "launch")
+    else:
+        plan = new_experiment(arguments, "launch", **chosen_replay(arguments))
     from agentkit import experiment
     from agentkit.experiment.checks import short_runs
 
     config = experiment.LaunchConfig(**chosen)  # Refuses what is impossible before a folder is made.
     check_installed(arguments.engine, arguments.replay)
     plan, folder = in_new_folder(plan, arguments)
-    for line in short_runs.warnings_of(plan, config.num_actors):
+    for line in () if several else short_runs.warnings_of(plan, config.num_actors):
         say(line)
     with folder.removed_if_refused():
         return _show(functools.partial(experiment.launch, plan, **chosen), plan.run_directory, arguments)

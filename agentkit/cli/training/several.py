@@ -1,4 +1,4 @@
-"""Runs ``agentkit train --policies``: trains several agents in one environment, or goes on with such a run."""
+"""Trains several agents in one environment (``--policies``), or goes on with such a run; makes what is launched."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from agentkit.errors import ConfigError, SpecError
 
 # What there is not for several agents yet, or has no meaning for them: options by their names, and why.
 _REFUSED = (
-    (("num_envs", "workers", "ready"), "one environment is stepped, in this process"),
-    (("replay",), "each policy has an in-process replay"),
+    (("num_envs", "workers", "ready"), "one environment is stepped, in this process or in each actor"),
+    (("replay",), "each policy has one of its own: in this process, or served where it is launched"),
+    (("inference",), "actors have the parameters of all policies"),
     (("on_device",), "the compiled loop is for one agent"),
     (("data", "data_share", "init_from", "init_checkpoint"), "policies begin anew; Frozen in Python plays as it was"),
     (("devices",), "learners share one device"),
@@ -56,14 +57,36 @@ def train_several(arguments: argparse.Namespace) -> int:
         ConfigError: for missing arguments, or those that there are not for several agents.
         UnknownNameError: for an unknown agent, environment or setting.
     """
+    seeds = None if arguments.seeds is None else take_seeds(arguments)
+    plan = new_several(arguments, "train")
+    if seeds is not None:
+        return start_group(plan, seeds, arguments)
+    plan, folder = in_new_folder(plan, arguments)
+    show_evaluation(plan)
+    from agentkit import experiment
+
+    with folder.removed_if_refused():
+        return finish(experiment.run(plan), plan.run_directory, "train", arguments.imports)
+
+
+def new_several(arguments: argparse.Namespace, command: str) -> Any:
+    """Returns the `MultiAgentConfig` that the words of a command ask for. It has no run folder yet.
+
+    Args:
+        arguments: what `parser.parse` made of them.
+        command: "train" or "launch", for messages.
+
+    Raises:
+        ConfigError: for missing arguments, or those that there are not for several agents.
+        UnknownNameError: for an unknown agent, environment or setting.
+    """
     refuse_of_one_agent(arguments)
     for name, value in (("AGENT", arguments.agent), ("--env", arguments.env), ("--steps", arguments.steps)):
         if value is None:
             raise ConfigError(
-                f"{name} is missing. Example: agentkit train dqn --env pettingzoo:classic/tictactoe_v3 --policies "
+                f"{name} is missing. Example: agentkit {command} dqn --env pettingzoo:classic/tictactoe_v3 --policies "
                 "shared --steps 20k"
             )
-    seeds = None if arguments.seeds is None else take_seeds(arguments)
     from agentkit import experiment
     from agentkit.agents import registry
     from agentkit.experiment.train_by_name import with_addons
@@ -78,7 +101,7 @@ def train_several(arguments: argparse.Namespace) -> int:
         environment,
         arguments.steps,
         arguments.policies,
-        parse_opponents(arguments.opponents),
+        parse_opponents(getattr(arguments, "opponents", None)),
         environment_settings=parse_environment_settings(arguments.env_set, environment),
         loggers=parse_loggers(arguments.log, imports) or (),
         progress=True,
@@ -86,12 +109,7 @@ def train_several(arguments: argparse.Namespace) -> int:
         | {field: value for field, value in given.items() if value is not None},
     )
     check_several(plan)
-    if seeds is not None:
-        return start_group(plan, seeds, arguments)
-    plan, folder = in_new_folder(plan, arguments)
-    show_evaluation(plan)
-    with folder.removed_if_refused():
-        return finish(experiment.run(plan), plan.run_directory, "train", arguments.imports)
+    return plan
 
 
 def resume_several(arguments: argparse.Namespace) -> int:

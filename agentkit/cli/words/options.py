@@ -268,6 +268,16 @@ def add_import(parser: Parser) -> None:
     )
 
 
+def add_policies(parser: Parser) -> None:
+    """Adds `--policies`."""
+    parser.add_argument(
+        "--policies",
+        choices=("shared", "each"),
+        help="of several agents in one environment, such as pettingzoo:classic/tictactoe_v3: one policy for all, or "
+        "one each",
+    )
+
+
 def add_resume(parser: Parser, note: str) -> None:
     """Adds `--resume`."""
     parser.add_argument("--resume", metavar="RUN", help=f"go on with this run; {note}")

@@ -8,6 +8,7 @@ from agentkit.cli.words.options import (
     add_command,
     add_experiment,
     add_import,
+    add_policies,
     add_resume,
     amount,
     natural,
@@ -32,6 +33,7 @@ def add_launch(commands: Commands[Parser]) -> None:
         "Ctrl-C saves and stops, a second one kills.",
     )
     add_experiment(launch)
+    add_policies(launch)
     _add_replay(launch)
     launch.add_argument("--actors", type=positive, metavar="N", help="actor processes; default: 2")
     launch.add_argument("--evaluators", type=natural, metavar="N", help="evaluator processes; default: 1")

@@ -8,6 +8,7 @@ from agentkit.cli.words.options import (
     add_command,
     add_experiment,
     add_import,
+    add_policies,
     add_resume,
     add_run,
     natural,
@@ -25,12 +26,7 @@ def add_train(commands: Commands[Parser]) -> None:
         "Ctrl-C saves and stops. Numbers may be written 100_000, 100k, 2M or 1e5.",
     )
     add_experiment(train)
-    train.add_argument(
-        "--policies",
-        choices=("shared", "each"),
-        help="of several agents in one environment, such as pettingzoo:classic/tictactoe_v3: one policy for all, or "
-        "one each",
-    )
+    add_policies(train)
     train.add_argument(
         "--opponents",
         metavar="WHICH",

@@ -6,8 +6,10 @@
     nodes/evaluator       episodes with the newest parameters
     nodes/inference       chooses the actions of many actors
     nodes/gradient_actor  acts, and sends gradients instead of steps
+    nodes/multi_agent     actors and evaluators of several agents, whose policies have a learner and a replay each
 
-`program` connects the nodes, `run` starts and supervises them, and `external` is for another scheduler that does.
+`program` connects the nodes (`multi_agent` those of several agents), `run` starts and supervises them, and `external`
+is for another scheduler that does.
 `sharing/` is what nodes tell one another: `transports` is how parameters travel, and `common` holds what all use.
 
 Each node goes on from the newest checkpoint in the run folder, if there is one, so a node that died is started

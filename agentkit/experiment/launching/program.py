@@ -107,7 +107,7 @@ def make_program(experiment: ExperimentConfig, config: LaunchConfig, spec: Envir
         roles.append(inference_role(config.num_actors, config.num_inference))
     for role in roles:
         if role.name in ("actor", "evaluator"):
-            role = _allow_steps(role, experiment.step_timeout)
+            role = allow_steps(role, experiment.step_timeout)
         program.add_role(dataclasses.replace(role, restart=RestartPolicy(max_restarts=config.max_restarts)))
     replay = program.add_node("replay", replay_node, experiment, spec, listen=config.listen)
     learner = program.add_node("learner", learner_node, experiment, spec, replay, listen=config.listen)
@@ -128,7 +128,7 @@ def make_program(experiment: ExperimentConfig, config: LaunchConfig, spec: Envir
     return program
 
 
-def _allow_steps(role: Role, seconds: float) -> Role:
+def allow_steps(role: Role, seconds: float) -> Role:
     """Returns the role with limits for an environment's step, which the node's own comes before, with its name."""
     allowed = seconds or sys.float_info.max
     return dataclasses.replace(role, held_seconds=allowed, idle_seconds=max(role.idle_seconds, allowed + 60.0))

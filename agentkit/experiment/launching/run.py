@@ -23,13 +23,15 @@ from agentkit.errors import AgentkitError, CheckpointError, ConfigError, says_wh
 from agentkit.experiment.checks.agent_fits import check_fit
 from agentkit.experiment.config import callback_record
 from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.experiment.launching.multi_agent import find_trained, make_multi_agent_program, prepare_multi_agent
 from agentkit.experiment.launching.nodes.replay import backend_of
 from agentkit.experiment.launching.program import LaunchConfig, make_program
 from agentkit.experiment.launching.sharing.callbacks import restored_states, stopped_by
 from agentkit.experiment.launching.sharing.common import find_spec
 from agentkit.experiment.launching.sharing.exploring import restored_values
 from agentkit.experiment.launching.sharing.transports import forget_parameters
-from agentkit.experiment.multi_agent.config import refuse_several_agents
+from agentkit.experiment.multi_agent.build import NoPolicy
+from agentkit.experiment.multi_agent.config import MultiAgentConfig, is_of_several_agents, read_multi_agent_config
 from agentkit.experiment.policies.loading import Policies
 from agentkit.experiment.policies.result import Result
 from agentkit.experiment.runs.config_json import check_run_directory, read_config, read_record, write_config
@@ -59,7 +61,7 @@ class LaunchResult(Result):
 
 @says_what_was_meant
 def launch(
-    experiment: ExperimentConfig,
+    experiment: ExperimentConfig | MultiAgentConfig,
     *,
     num_actors: int = 2,
     num_evaluators: int = 1,
@@ -75,7 +77,8 @@ def launch(
 
     Args:
         experiment: what `agentkit.run` takes, unchanged. Its `replay` may be "served" (the default) or
-            "reverb", or a function of tables, whose `InProcessReplay` is served.
+            "reverb", or a function of tables, whose `InProcessReplay` is served. Of several agents each policy that
+            learns has a learner and a served replay.
         num_actors: actor processes.
         num_evaluators: evaluator processes.
         engine: "processes", "ray" or "threads".
@@ -92,8 +95,11 @@ def launch(
         ProgramError: a node failed in a way that no restart mends, or too often; or the last checkpoint could
             not be written; or a callback failed.
     """
-    refuse_several_agents(experiment, "launch")
     config = LaunchConfig(num_actors=num_actors, num_evaluators=num_evaluators, engine=engine, **settings)
+    if isinstance(experiment, MultiAgentConfig):
+        if list(callbacks):
+            raise ConfigError("callbacks: they see one policy, and here are several. Leave them out.")
+        return _launch_several(dataclasses.replace(experiment, progress=False), config, resume, on_status)
     experiment = dataclasses.replace(with_callbacks(experiment, callbacks), progress=False)
     if not callable(experiment.replay):
         experiment = dataclasses.replace(experiment, replay=backend_of(experiment))
@@ -116,8 +122,38 @@ def _launch(
     if not resume:
         experiment = find_initial_state(experiment, parts).experiment
     found = prepare_launch(experiment, resume, dataclasses.asdict(config))
-    directory = None if experiment.run_directory is None else pathlib.Path(experiment.run_directory).absolute()
     program = make_program(experiment, config, spec)
+    state = None if found is None else found.state
+    return _supervise(experiment, config, program, state, Policies(experiment, spec), on_status)
+
+
+def _launch_several(
+    config: MultiAgentConfig,
+    how: LaunchConfig,
+    resume: bool,
+    on_status: Callable[[dict[str, Any]], None] | None,
+) -> LaunchResult:
+    experiment: Any = config  # It has what both kinds of experiment are asked for.
+    check_run_directory(experiment, resume)
+    check_for_processes(experiment)
+    check_installed(experiment)
+    with run_lock(config.run_directory):
+        trained = find_trained(config)
+        state = prepare_multi_agent(config, how, resume, trained)
+        program = make_multi_agent_program(config, how, trained)
+        return _supervise(experiment, how, program, state, NoPolicy(), on_status)
+
+
+def _supervise(
+    experiment: ExperimentConfig,
+    config: LaunchConfig,
+    program: Program,
+    state: Mapping[str, Any] | None,
+    policies: Any,
+    on_status: Callable[[dict[str, Any]], None] | None,
+) -> LaunchResult:
+    """Runs the program of an experiment from a checkpoint's state on, None from the beginning; returns how it ended."""
+    directory = None if experiment.run_directory is None else pathlib.Path(experiment.run_directory).absolute()
     if directory is not None:
         _forget_killed(directory, program)
     history: list[dict[str, float]] = []
@@ -130,18 +166,19 @@ def _launch(
         if on_status is not None:
             on_status(status)
 
-    with ProgramLog(experiment, list(program.roles), 0 if found is None else found.step) as log:
+    start = 0 if state is None else int(state["num_steps"])
+    with ProgramLog(experiment, list(program.roles), start) as log:
         status = run_program(
             program,
             engine=_make_engine(config),
             run_directory=directory,
-            totals={} if found is None else found.state["totals"],
-            values={"num_steps": experiment.num_steps, **({} if found is None else run_store_values(found.state))},
+            totals={} if state is None else state["totals"],
+            values={"num_steps": experiment.num_steps, **({} if state is None else run_store_values(state))},
             on_status=on_tick,
         )
     if directory is not None:
         _check_saved(status)
-    return _result(status, experiment, history, Policies(experiment, spec))
+    return _result(status, experiment.num_steps, history, policies)
 
 
 def run_program(
@@ -203,7 +240,9 @@ def resume_launch(
     """
     of_launch = {field.name for field in dataclasses.fields(LaunchConfig)} | {"on_status"}
     of_experiment = {name: changes.pop(name) for name in list(changes) if name not in of_launch}
-    experiment = read_config(run_directory, **of_experiment)
+    several = is_of_several_agents(run_directory)
+    read = read_multi_agent_config if several else read_config
+    experiment = read(run_directory, **of_experiment)
     record = read_record(run_directory)
     saved = record.get("launch")
     if saved is None:
@@ -225,7 +264,9 @@ def resume_launch(
             f"is opened to a network on a folder's word. If you trust it, name the device: --listen "
             f"{quote(str(saved['listen']))} on the command line, listen= in Python; or lo, for this machine alone."
         )
-    if callbacks is None:
+    if several:
+        callbacks = callbacks or ()
+    elif callbacks is None:
         callbacks = callback_record.rebuild(record, run_directory, of_experiment.get("imports", ()))
     return launch(experiment, resume=True, callbacks=callbacks, **{**saved, **changes})
 
@@ -308,12 +349,10 @@ def run_store_values(state: Mapping[str, Any]) -> dict[str, Any]:
     return {**restored_values(state), **restored_states(state)}
 
 
-def _result(
-    status: dict[str, Any], experiment: ExperimentConfig, history: list[dict[str, float]], policies: Policies
-) -> LaunchResult:
+def _result(status: dict[str, Any], num_steps: int, history: list[dict[str, float]], policies: Any) -> LaunchResult:
     stopped = stopped_by(status)
     steps = status["totals"].get("steps", 0)
     gauges = [node["gauges"] for node in status["nodes"].values() if node["role"] == "learner"]
-    updates = max((int(gauge.get("updates", 0)) for gauge in gauges), default=0)
-    interrupted = steps < experiment.num_steps and stopped is None
+    updates = sum(int(gauge.get("updates", 0)) for gauge in gauges)
+    interrupted = steps < num_steps and stopped is None
     return LaunchResult(steps, updates, history, interrupted, stopped, policies, reason=status["stop"])

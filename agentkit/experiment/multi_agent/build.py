@@ -10,6 +10,7 @@ from typing import Any, final
 import jax
 
 from agentkit import checkpoint
+from agentkit.actors.policy import ActorIndex
 from agentkit.agents.common.agent import Agent
 from agentkit.counting import Counter
 from agentkit.datasets import ReplayDataset
@@ -22,6 +23,7 @@ from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.config.identity import difference
 from agentkit.experiment.multi_agent.config import MultiAgentConfig, policies_of, who_plays
 from agentkit.experiment.multi_agent.evaluation import MultiAgentEvaluator
+from agentkit.experiment.multi_agent.learner_folders import is_launched
 from agentkit.experiment.multi_agent.loading import load_player
 from agentkit.experiment.multi_agent.players import AnyPlayer, Player, Trained, make_trained
 from agentkit.experiment.multi_agent.self_play import Seat, SeatAdder, SelfPlay
@@ -78,14 +80,16 @@ def build(
         hooks: without callbacks.
         resume: whether the run folder may have a run in it.
     """
+    if resume and config.run_directory is not None and is_launched(config.run_directory):
+        raise CheckpointError(f"{config.run_directory} is of a launched run: use agentkit launch --resume.")
     if found is not None:
-        check_same_policies(config, found)
+        check_same_policies(config, found.state["experiment"], found.path)
     watch = stack.enter_context(StepWatch(given.name_of(config.environment), config.step_timeout, beside=True))
     environment = watch.make(lambda: config.make_environment(config.seed))
     stack.enter_context(contextlib.closing(environment))
     agent_specs = environment.agent_specs()
     plays = who_plays(config, agent_specs)
-    trained, players = _make_policies(config, plays, agent_specs)
+    trained, players = make_policies(config, plays, agent_specs)
     self_play = SelfPlay(config.opponents, config.seed, trained, plays) if config.opponents else None
     choose_dispatch([each.parts.state for each in trained])
     lacking = begin(config)  # type: ignore[arg-type]  # It asks for what both kinds of experiment have.
@@ -133,16 +137,21 @@ def check_policies(config: MultiAgentConfig) -> dict[AgentId, str]:
     with contextlib.closing(config.make_environment(config.seed)) as environment:
         agent_specs = environment.agent_specs()
     plays = who_plays(config, agent_specs)
-    trained, _ = _make_policies(config, plays, agent_specs)
+    trained, _ = make_policies(config, plays, agent_specs)
     if config.opponents:
         SelfPlay(config.opponents, config.seed, trained, plays)
     return plays
 
 
-def _make_policies(
+def make_policies(
     config: MultiAgentConfig, plays: Mapping[AgentId, str], agent_specs: Mapping[AgentId, EnvironmentSpec]
 ) -> tuple[list[Trained], dict[str, Player]]:
-    """Returns the policies that learn, and of all policies those to be judged by, by id."""
+    """Returns the policies that learn, and of all policies those to be judged by, by id.
+
+    Raises:
+        SpecError: an agent cannot take what it would see and do.
+        ConfigError: settings contradict each other, or there is no such run to play by the policy of.
+    """
     trained: list[Trained] = []
     players: dict[str, Player] = {}
     for policy_id, policy in policies_of(config, agent_specs).items():
@@ -199,7 +208,7 @@ def _make_actors(
             each = learning[policy_id]
             adder, seat = each.agent.make_adder(replays[policy_id], each.spec), seats.get(agent_id)
             adder = adder if seat is None else SeatAdder(adder, seat)
-            actors[agent_id] = each.make_actor(number, key, adder, seat)
+            actors[agent_id] = each.make_actor(ActorIndex(number, len(each.agent_ids)), key, adder, seat)
         else:
             actors[agent_id] = players[policy_id].make_actor(key)
     return actors
@@ -251,14 +260,19 @@ def _tell(plays: Mapping[AgentId, str], found: checkpoint.Checkpoint | None, loo
     return lines
 
 
-def check_same_policies(config: MultiAgentConfig, found: checkpoint.Checkpoint) -> None:
+def check_same_policies(config: MultiAgentConfig, saved: Mapping[str, Any], where: object) -> None:
     """Refuses to go on with other policies, or another map to them, than the saved ones.
+
+    Args:
+        config: to go on with.
+        saved: what `MultiAgentConfig.describe` returned then.
+        where: it is saved.
 
     Raises:
         CheckpointError: it names what differs.
     """
-    saved, now = found.state["experiment"], config.describe()
-    told = f"Resume {found.path} with what it was saved with, or start a new run."
+    now = config.describe()
+    told = f"Resume {where} with what it was saved with, or start a new run."
     if saved.get("policies", {}).keys() != now["policies"].keys():
         raise CheckpointError(
             f"policies: saved {sorted(saved.get('policies', {}))}, found {sorted(now['policies'])}. {told}"

@@ -88,7 +88,7 @@ PolicyOf = str | Mapping[AgentId, str] | Callable[[AgentId], str] | None
 @final
 @dataclasses.dataclass(frozen=True)
 class MultiAgentConfig(metaclass=SaysWhatWasMeant):
-    """Describes an experiment of several agents for `agentkit.run`, in one process with in-process replay.
+    """Describes an experiment of several agents for `agentkit.run` and `agentkit.launch`.
 
     Fields that are not explained here are those of `ExperimentConfig`; steps are the environment's.
 
@@ -202,23 +202,6 @@ def check_word(what: str, name: Any) -> None:
     """
     if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+", name) or name.startswith("."):
         raise ConfigError(f"{what}: expected letters, digits, '_', '-' and '.', found {name!r}.")
-
-
-def refuse_several_agents(experiment: object, what: str) -> None:
-    """Refuses an experiment of several agents where there is no way for it yet.
-
-    Args:
-        experiment: of any kind.
-        what: is to be done with it.
-
-    Raises:
-        ConfigError: it is one.
-    """
-    if isinstance(experiment, MultiAgentConfig):
-        raise ConfigError(
-            f"{what}: experiments of several agents run in one process so far, by agentkit.run. See "
-            "docs/several_agents.md."
-        )
 
 
 def who_plays(config: MultiAgentConfig, agent_specs: Mapping[AgentId, EnvironmentSpec]) -> dict[AgentId, str]:

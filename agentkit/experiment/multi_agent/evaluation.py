@@ -16,9 +16,9 @@ from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.evaluation.evaluate import film_camera, seed_of_evaluation, summarise, wants_another
 from agentkit.experiment.multi_agent.config import Frozen, MultiAgentConfig, read_to_judge, who_plays
 from agentkit.experiment.multi_agent.filming import filmed_agents
+from agentkit.experiment.multi_agent.learner_folders import find_policies
 from agentkit.experiment.multi_agent.loading import load_player, load_players, specs_of
 from agentkit.experiment.multi_agent.players import Player
-from agentkit.experiment.policies.restore_policy import find_checkpoint
 from agentkit.multi_agent_loop import MultiAgentLoop
 from agentkit.types import AgentId
 from agentkit.wrappers.film import Camera, Film
@@ -213,7 +213,7 @@ def _find_game(
         if agent_id not in agent_specs:
             raise unknown_name("agent", agent_id, agent_specs)
         by_agent[agent_id] = load_player(opponent, agent_specs[agent_id])
-    return _Game(config, by_agent, find_checkpoint(run, checkpoint).step)
+    return _Game(config, by_agent, find_policies(run, checkpoint).step)
 
 
 def _play(game: _Game, num_episodes: int, camera: Camera | None) -> dict[str, float]:

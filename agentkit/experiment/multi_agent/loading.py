@@ -26,12 +26,13 @@ from agentkit.experiment.multi_agent.config import (
     read_multi_agent_config,
     who_plays,
 )
+from agentkit.experiment.multi_agent.learner_folders import find_policies
 from agentkit.experiment.multi_agent.players import Player, no_own_actor, player_of
 from agentkit.experiment.policies.agent_parts import AgentParts, make_parts
 from agentkit.experiment.policies.loaded_policy import LoadedPolicy
 from agentkit.experiment.policies.loading import is_policy_file, load_one_agent
 from agentkit.experiment.policies.policy_file import PolicyFile
-from agentkit.experiment.policies.restore_policy import check_fits, find_checkpoint, placeholders, restore_policy
+from agentkit.experiment.policies.restore_policy import check_fits, placeholders, restore_policy
 from agentkit.specs import EnvironmentSpec
 from agentkit.types import AgentId, Nest
 from agentkit.variables import VariableClient, VariableStore
@@ -114,7 +115,7 @@ def load_players(config: MultiAgentConfig, run: Any, checkpoint: str | int = "ne
         ConfigError: there is no such checkpoint.
         CheckpointError: there is none that can be read, or it is of other policies.
     """
-    found, agent_specs = find_checkpoint(run, checkpoint), specs_of(config)
+    found, agent_specs = find_policies(run, checkpoint), specs_of(config)
     players = {policy_id: saved.as_player() for policy_id, saved in read_saved(config, found, agent_specs).items()}
     for agent_id, policy_id in who_plays(config, agent_specs).items():
         policy = policies_of(config, agent_specs)[policy_id]
@@ -236,7 +237,7 @@ def load_multi_agent(
         UnknownNameError: it has trained no such policy.
     """
     config = read_multi_agent_config(run, imports=imports, **changes)
-    saved = read_saved(config, find_checkpoint(run, checkpoint), specs_of(config))
+    saved = read_saved(config, find_policies(run, checkpoint), specs_of(config))
     agent_ids, agent, spec, parts, store = saved[_choose_policy(run, policy, saved)]
     made = make_multi_agent(config.environment, config.seed, raw=True, **config.environment_settings)
     with contextlib.closing(made) as environment:

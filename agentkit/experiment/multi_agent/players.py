@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, final
 import jax
 
 from agentkit.actors import CompiledPolicy, PolicyActor
-from agentkit.actors.policy import ALONE, ActorIndex
+from agentkit.actors.policy import ActorIndex
 from agentkit.actors.random_actor import RandomActor
 from agentkit.agents.common.agent import Agent
 from agentkit.core import Adder, Parameters
@@ -86,19 +86,18 @@ class Trained:
         self.client = VariableClient(self.store)
 
     def make_actor(
-        self, number: int, key: jax.Array, adder: Adder, parameters: Parameters | None = None
+        self, index: ActorIndex, key: jax.Array, adder: Adder, parameters: Parameters | None = None
     ) -> PolicyActor:
-        """Makes the actor of the agent of this number, which explores beside the others.
+        """Makes an actor of one of the agents, which explores beside the others.
 
         Args:
-            number: from 0, among `agent_ids`.
+            index: among those that explore by this policy.
             key: PRNG key ``uint32[2]``.
             adder: records.
             parameters: to act by; None for the newest.
         """
         policy = self.parts.policy()
         assert isinstance(policy, CompiledPolicy), "make_trained has refused an own actor"
-        index = ALONE if len(self.agent_ids) == 1 else ActorIndex(number, len(self.agent_ids))
         return PolicyActor(policy, key, parameters or self.client, adder, index)
 
     def as_player(self) -> Player:

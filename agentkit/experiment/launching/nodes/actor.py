@@ -33,6 +33,7 @@ from agentkit.experiment.launching.sharing.transports import make_client
 from agentkit.experiment.policies.agent_parts import AgentParts
 from agentkit.experiment.policies.make_actor import AnyActor, AnyLoop, make_actor, make_adder, make_loop
 from agentkit.experiment.runs.logs import make_logger
+from agentkit.multi_agent_loop import MultiAgentLoop
 from agentkit.replay import Replay, Table
 from agentkit.specs import EnvironmentSpec, is_batched, make_environment_spec
 from agentkit.types import Nest
@@ -66,10 +67,8 @@ def actor_node(
         stack.enter_context(contextlib.closing(environment))
         spec = spec or make_environment_spec(environment)
         learners = [(agent, replay), *extra_learners]
-        servers = [
-            (endpoint, _connect(context, each.make_tables(spec), endpoint, stack)) for each, endpoint in learners
-        ]
-        log = _open_log(context, experiment, stack)
+        servers = [(endpoint, connect(context, each.make_tables(spec), endpoint, stack)) for each, endpoint in learners]
+        log = open_log(context, experiment, stack, resume_step(context))
         written = [(each, server) for (each, _), (_, server) in zip(learners, servers, strict=True)]
         adder, closes = make_adder(environment, spec, written), [server.close for _, server in servers]
         actor: AnyActor | RemoteActor
@@ -93,7 +92,7 @@ def actor_node(
         context.ready()
         close_on_stop(context, closes)
         try:
-            _act(context, loop, client, servers, StepGoal(context, index.num_actors))
+            act(context, loop, [client], servers, StepGoal(context, index.num_actors))
             actor.close()
         except (ReplayClosedError, InferenceClosedError):
             if not context.should_stop:
@@ -104,20 +103,21 @@ def _as_is(params: Nest) -> Nest:
     return params  # An actor of the user's own need not know of JAX's devices.
 
 
-def _connect(
+def connect(
     context: NodeContext, tables: Sequence[Table], endpoint: Mapping[str, Any], stack: contextlib.ExitStack
 ) -> Replay:
+    """Connects an actor to a replay node; the stack ends that."""
     server = connect_to_replay(tables, endpoint, timeout=OUTAGE_SECONDS, wait=120.0, run_id=context.store.run_id)
     stack.callback(server.close)  # Abandons what is unconfirmed, after the adders' close.
     return server
 
 
-def _open_log(
-    context: NodeContext, experiment: ExperimentConfig, stack: contextlib.ExitStack
+def open_log(
+    context: NodeContext, experiment: ExperimentConfig, stack: contextlib.ExitStack, kept: int
 ) -> Callable[[dict[str, float]], None]:
-    """Returns what writes an episode's record to this actor's log, by the steps of all actors."""
+    """Returns what writes an episode's record to this actor's log, by the steps of all; `kept` is a `resume_step`."""
     label = "train" if context.index == 0 else f"train-{context.index}"
-    logger = stack.enter_context(make_logger(experiment, label, resume_step(context), count_dropped(context)))
+    logger = stack.enter_context(make_logger(experiment, label, kept, count_dropped(context)))
 
     def log(record: dict[str, float]) -> None:
         logger.write({**record, "steps": max(context.totals().get("steps", 0), record["steps"])})
@@ -125,13 +125,14 @@ def _open_log(
     return log
 
 
-def _act(
-    context: NodeContext, loop: AnyLoop, client: VariableClient | RemoteActor,
+def act(
+    context: NodeContext, loop: AnyLoop | MultiAgentLoop, clients: Sequence[VariableClient | RemoteActor],
     servers: Sequence[tuple[Mapping[str, Any], Any]], goal: StepGoal,
 ) -> None:  # fmt: skip
     """Steps until told to stop, and no more once all actors have taken enough together.
 
-    `servers` are the replay nodes' endpoints, with the clients that write there.
+    `clients` keep the parameters fresh, of each policy; `servers` are the replay nodes' endpoints, with the clients
+    that write there.
     """
     priorities = [(LargestPriorities(context.store, endpoint), server) for endpoint, server in servers]
     start, keep_alive_at, shown = time.monotonic(), 0.0, 0.0
@@ -141,14 +142,15 @@ def _act(
             context.wait(STATUS_SECONDS)  # For the word to stop, which the replay node gives.
             continue
         loop.step()
-        client.update()
+        for client in clients:
+            client.update()
         context.heartbeat(steps=loop.num_steps)
         now = time.monotonic()
         if now - shown > STATUS_SECONDS:
             shown = now
             context.gauge(
-                parameter_age_seconds=client.age_seconds,
-                parameter_version=client.version,
+                parameter_age_seconds=max(client.age_seconds for client in clients),
+                parameter_version=min(client.version for client in clients),
                 steps_per_second=loop.num_steps / (now - start),
             )
             for largest, server in priorities:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from agentkit.distributed.context import NodeContext
@@ -15,6 +15,7 @@ from agentkit.experiment.launching.sharing.callbacks import keep_states, node_ho
 from agentkit.experiment.launching.sharing.common import count_dropped, find_spec, newest_step, resume_step, watch_steps
 from agentkit.experiment.launching.sharing.transports import make_source
 from agentkit.experiment.runs.logs import make_logger
+from agentkit.loggers import Logger
 from agentkit.specs import EnvironmentSpec
 
 LAST_EVALUATION_SECONDS = 300.0
@@ -28,9 +29,6 @@ def evaluator_node(
     """Evaluates every `evaluation_period` steps (evaluator i of n: every n-th time), and once at the end."""
     spec = spec or find_spec(experiment)
     plan = evaluation_plan(experiment)  # Never in proportion: a process of its own takes nothing from the training.
-    period = plan.period
-    label = "evaluation" if context.index == 0 else f"evaluation-{context.index}"
-    turn = context.index % num_evaluators  # An external evaluator may have any index, and does not know of others.
     with contextlib.ExitStack() as stack:
         source = make_source(context, variables)
         watch = stack.enter_context(watch_steps(context, experiment))
@@ -39,39 +37,90 @@ def evaluator_node(
         evaluator = stack.enter_context(Evaluator(experiment, networks, source, watch, hooks.evaluation_observers()))
         client = evaluator.client
         hooks.watch(count_updates=lambda: client.version, get_params=lambda: client.params)
-        logger = stack.enter_context(make_logger(experiment, label, resume_step(context), count_dropped(context)))
+        logger = open_log(context, experiment, stack, resume_step(context))
 
-        def evaluate(last: bool = False) -> None:
-            def should_stop() -> bool:
-                context.heartbeat(evaluations=len(done))
-                return context.should_stop and not last
-
-            steps = context.totals().get("steps", 0)
+        def evaluate(steps: int, should_stop: Callable[[], bool]) -> dict[str, float] | None:
             hooks.watch(count_steps=lambda: steps)  # The others go on meanwhile.
-            record = evaluator.run(plan.episodes, number=steps, should_stop=should_stop)
-            if record is not None:
-                record = {"steps": steps, **record}
-                hooks.emit("on_evaluation", record)
-                keep_states(context, hooks)
-                logger.write(record)
-                context.store.put("evaluation", record)
-                done.append(steps)
+            return evaluator.run(plan.episodes, number=steps, should_stop=should_stop)
 
-        done: list[int] = []
+        def tell(record: dict[str, float]) -> None:
+            hooks.emit("on_evaluation", record)
+            keep_states(context, hooks)
+            logger.write(record)
+
+        turns = Turns(context, plan.period, experiment.num_steps, num_evaluators, newest_step(context.run_directory))
         context.heartbeat(evaluations=0)
         hooks.emit("on_start", None)
         context.ready()
-        next_number = newest_step(context.run_directory) // period + 1 if period else sys.maxsize
+        turns.take(evaluate, tell, refresh=lambda: client.update(wait=True), requested=hooks.requested.is_set)
+
+
+def open_log(context: NodeContext, experiment: ExperimentConfig, stack: contextlib.ExitStack, kept: int) -> Logger:
+    """Returns the log of an evaluator; `kept` is as `resume_step` has it."""
+    label = "evaluation" if context.index == 0 else f"evaluation-{context.index}"
+    return stack.enter_context(make_logger(experiment, label, kept, count_dropped(context)))
+
+
+class Turns:
+    """Says when an evaluator of several is to evaluate: evaluator i of n every n-th time, and the first at the end."""
+
+    def __init__(self, context: NodeContext, period: int, num_steps: int, num_evaluators: int, first_step: int):
+        """Makes the turns of a node.
+
+        Args:
+            context: the node's.
+            period: in steps; 0 for no evaluation.
+            num_steps: of the whole run.
+            num_evaluators: evaluators that take turns.
+            first_step: from where the run goes on.
+        """
+        self._context, self._period, self._num_steps = context, period, num_steps
+        # An external evaluator may have any index, and does not know of others.
+        self._turn, self._num_evaluators = context.index % num_evaluators, num_evaluators
+        self._next = first_step // period + 1 if period else sys.maxsize
+        self._done: list[int] = []
+
+    def take(
+        self,
+        evaluate: Callable[[int, Callable[[], bool]], dict[str, float] | None],
+        tell: Callable[[dict[str, float]], None],
+        *,
+        refresh: Callable[[], None],
+        requested: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Evaluates until the node is told to stop, and once more where all steps were taken.
+
+        Args:
+            evaluate: evaluates after so many steps, unless it is to stop; returns the record, or None.
+            tell: takes a record.
+            refresh: fetches the newest parameters.
+            requested: whether a callback has asked for the end.
+        """
+        context, period = self._context, self._period
+
+        def run(last: bool = False) -> None:
+            def should_stop() -> bool:
+                context.heartbeat(evaluations=len(self._done))
+                return context.should_stop and not last
+
+            steps = context.totals().get("steps", 0)
+            record = evaluate(steps, should_stop)
+            if record is not None:
+                record = {"steps": steps, **record}
+                tell(record)
+                context.store.put("evaluation", record)
+                self._done.append(steps)
+
         while not context.wait(0.2):
             steps = context.totals().get("steps", 0)
-            if steps >= experiment.num_steps:  # The learner ends soon; over the wire nobody has its parameters then.
-                client.update(wait=True)
+            if steps >= self._num_steps:  # The learner ends soon; over the wire nobody has its parameters then.
+                refresh()
             number = steps // period if period else 0
-            if number >= next_number and not hooks.requested.is_set():
-                next_number = number + 1
-                if number % num_evaluators == turn:
-                    evaluate()
-        last = context.totals().get("steps", 0) >= experiment.num_steps and turn == 0
-        if period and last and not (done and done[-1] >= experiment.num_steps):
+            if number >= self._next and not requested():
+                self._next = number + 1
+                if number % self._num_evaluators == self._turn:
+                    run()
+        last = context.totals().get("steps", 0) >= self._num_steps and self._turn == 0
+        if period and last and not (self._done and self._done[-1] >= self._num_steps):
             with context.busy("the last evaluation", LAST_EVALUATION_SECONDS):
-                evaluate(last=True)
+                run(last=True)

@@ -23,6 +23,7 @@ from agentkit.experiment.launching.sharing.common import (
     contents_seconds,
     count_dropped,
     find_spec,
+    keep_policy_apart,
     log,
     newest_checkpoint,
     num_items,
@@ -49,7 +50,7 @@ DRAIN_SECONDS = 60.0
 def learner_node(
     context: NodeContext, experiment: ExperimentConfig, spec: EnvironmentSpec | None,
     replay: Mapping[str, Any] | Sequence[Mapping[str, Any]], *,
-    listen: str = "lo", publish_seconds: float = PUBLISH_SECONDS,
+    listen: str = "lo", publish_seconds: float = PUBLISH_SECONDS, policy_id: str | None = None,
 ) -> None:  # fmt: skip
     """Learns until it is told to stop; its endpoint says where the parameters are.
 
@@ -60,8 +61,14 @@ def learner_node(
         replay: the endpoint of the replay node to learn from, or a list of those of several, used in turn.
         listen: the network device for nodes on other hosts, see `transports.make_publisher`.
         publish_seconds: between two publications, at least; 0 publishes every update.
+        policy_id: of several agents, whose policy it learns; its checkpoints are in a folder of their own.
     """
-    _check_is_the_first(context)
+    label = "learner"
+    if policy_id is None:
+        _check_is_the_first(context)
+    else:
+        keep_policy_apart(context, policy_id)
+        label = f"learner-{policy_id}"
     refuse_prior_data(experiment)
     devices = learner_devices(experiment.devices)
     spec = spec or find_spec(experiment)
@@ -69,7 +76,7 @@ def learner_node(
     with contextlib.ExitStack() as stack:
         publisher = stack.enter_context(contextlib.closing(make_publisher(context, listen, publish_seconds)))
         data = stack.enter_context(contextlib.closing(make_data(agent, spec, replay, context.store.run_id)))
-        logger = stack.enter_context(make_logger(experiment, "learner", resume_step(context), count_dropped(context)))
+        logger = stack.enter_context(make_logger(experiment, label, resume_step(context), count_dropped(context)))
         hooks = node_hooks(context, experiment)
         parts = AgentParts(agent, spec)
         learner = make_learner(

@@ -16,6 +16,7 @@ from agentkit.distributed.worker import report_error
 from agentkit.errors import ConfigError
 from agentkit.experiment.checks.step_watch import StepTimeoutError, StepWatch, environment_name
 from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.experiment.multi_agent.learner_folders import learner_folder
 from agentkit.scratch import named_scratch
 from agentkit.specs import EnvironmentSpec, make_environment_spec
 from agentkit.wire import listen_address, private_address
@@ -93,6 +94,13 @@ def listen_at(
         found = private_address(stack.enter_context(named_scratch(context.role, name)), context.role)
         assert found is not None
     return found
+
+
+def keep_policy_apart(context: NodeContext, policy_id: str) -> None:
+    """Gives a node, of the learner or the replay of one of several policies, that policy's part of the run folder."""
+    if context.run_directory is not None:
+        context.run_directory = learner_folder(context.run_directory, policy_id)
+        context.run_directory.mkdir(parents=True, exist_ok=True)
 
 
 def newest_checkpoint(directory: pathlib.Path | None) -> checkpoint.Checkpoint | None:

@@ -1,0 +1,144 @@
+"""Runs an experiment of several agents as a program.
+
+Each policy that learns has a replay and a learner, which are those of one agent; each actor plays all agents.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from agentkit import checkpoint
+from agentkit.checkpoint import Checkpoint
+from agentkit.distributed import Program, RestartPolicy
+from agentkit.envs import given
+from agentkit.errors import CheckpointError, ConfigError
+from agentkit.experiment.checks.step_watch import StepWatch
+from agentkit.experiment.config.evaluation_plan import evaluation_plan
+from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.experiment.launching.nodes.learner import learner_node
+from agentkit.experiment.launching.nodes.multi_agent import multi_agent_actor_node, multi_agent_evaluator_node
+from agentkit.experiment.launching.nodes.replay import replay_node
+from agentkit.experiment.launching.program import LaunchConfig, allow_steps, make_roles
+from agentkit.experiment.multi_agent.build import check_same_policies, make_policies
+from agentkit.experiment.multi_agent.config import MultiAgentConfig, who_plays
+from agentkit.experiment.multi_agent.learner_folders import learner_folder
+from agentkit.experiment.multi_agent.players import Trained
+from agentkit.experiment.runs.config_json import check_run_directory, read_record, write_config
+from agentkit.experiment.runs.resume_checks import ResumeError, check_code
+
+
+def find_trained(config: MultiAgentConfig) -> list[Trained]:
+    """Returns the policies that learn, from a look at the environment; raises as `check_policies`."""
+    name = given.name_of(config.environment)
+    with contextlib.ExitStack() as stack:
+        watch = stack.enter_context(StepWatch(name, config.step_timeout, beside=True))
+        environment = stack.enter_context(contextlib.closing(watch.make(lambda: config.make_environment(config.seed))))
+        agent_specs = environment.agent_specs()
+        return make_policies(config, who_plays(config, agent_specs), agent_specs)[0]
+
+
+def make_multi_agent_program(config: MultiAgentConfig, launch: LaunchConfig, trained: list[Trained]) -> Program:
+    """Builds the program: for each policy replay <- learner, and actors and evaluators that play by all of them.
+
+    Args:
+        config: what to run.
+        launch: how many processes of which kind.
+        trained: the policies that learn.
+    """
+    program = Program(f"{len(trained)} policies on {given.name_of(config.environment)}")
+    for role in make_roles(launch.num_actors, launch.learner_gpus):
+        if role.name in ("actor", "evaluator"):
+            role = allow_steps(role, config.step_timeout)
+        program.add_role(dataclasses.replace(role, restart=RestartPolicy(max_restarts=launch.max_restarts)))
+    replays, learners = {}, {}
+    for number, each in enumerate(trained):
+        experiment, name, listen = _of_policy(config, each, number), each.policy_id, launch.listen
+        replays[name] = replay = program.add_node(
+            "replay", replay_node, experiment, each.spec, listen=listen, policy_id=name
+        )
+        learners[name] = program.add_node(
+            "learner", learner_node, experiment, each.spec, replay, listen=listen, policy_id=name
+        )
+    for _ in range(launch.num_actors):
+        program.add_node(
+            "actor", multi_agent_actor_node, config, replays, learners,
+            max_parameter_age_seconds=launch.max_parameter_age_seconds,
+        )  # fmt: skip
+    plan = evaluation_plan(config)  # type: ignore[arg-type]  # It asks for what both kinds of experiment have.
+    for _ in range(launch.num_evaluators if plan.period else 0):
+        program.add_node(
+            "evaluator", multi_agent_evaluator_node, config, learners, num_evaluators=launch.num_evaluators
+        )
+    return program
+
+
+def _of_policy(config: MultiAgentConfig, trained: Trained, number: int) -> ExperimentConfig:
+    """Returns what replay and learner of one policy are to do, as an experiment of one agent."""
+    return ExperimentConfig(
+        trained.agent, _seen_by_actors, config.num_steps, num_envs=len(trained.agent_ids), seed=config.seed + number,
+        run_directory=config.run_directory, replay="served", checkpoint_period=config.checkpoint_period,
+        keep_checkpoints=config.keep_checkpoints, log_seconds=config.log_seconds, tensorboard=config.tensorboard,
+        loggers=config.loggers, progress=False, on_nan=config.on_nan, evaluation_period=0,
+    )  # fmt: skip
+
+
+def _seen_by_actors() -> Any:
+    """Stands for the environment in an experiment of one policy: replay and learner see none."""
+    raise ConfigError("The environment of several agents is made by actors and evaluators alone.")
+
+
+def prepare_multi_agent(
+    config: MultiAgentConfig, launch: LaunchConfig, resume: bool, trained: list[Trained]
+) -> Mapping[str, Any] | None:
+    """Looks at the run folder before anything is started; returns the state to go on from, if any.
+
+    Args:
+        config: what to run.
+        launch: how.
+        resume: whether to go on with the run in the folder.
+        trained: the policies that learn.
+
+    Raises:
+        ResumeError: the run is another experiment's, or one in one process, or a policy has no checkpoint.
+        ConfigError: settings that a program of several agents does not have yet; or as `check_run_directory`.
+    """
+    refused = {"num_inference (--inference)": launch.num_inference, "opponents (--opponents)": config.opponents}
+    for name, value in refused.items():
+        if value:
+            raise ConfigError(
+                f"{name}: not for several agents in a launched program yet. Leave it out, or use agentkit.run."
+            )
+    experiment: Any = config  # It has what both kinds of experiment are asked for.
+    directory = check_run_directory(experiment, resume)
+    if directory is None:
+        return None
+    found = _find_saved(config, directory, trained) if resume else {}
+    check_code(experiment, directory)
+    write_config(experiment, directory, launch=dataclasses.asdict(launch))
+    return max(found.values(), key=lambda each: each.step).state if found else None
+
+
+def _find_saved(config: MultiAgentConfig, directory: pathlib.Path, trained: list[Trained]) -> dict[str, Checkpoint]:
+    """Returns the newest checkpoint of each policy, or none where the run has saved nothing yet."""
+    record = read_record(directory)
+    try:
+        if "launch" not in record:
+            raise CheckpointError(f"{directory} is of a run in one process: use agentkit train --resume.")
+        check_same_policies(config, record, directory)
+        found = {
+            each.policy_id: checkpoint.read_latest(learner_folder(directory, each.policy_id) / "checkpoints")
+            for each in trained
+        }
+    except CheckpointError as error:
+        raise ResumeError(str(error)) from error
+    saved = {policy_id: each for policy_id, each in found.items() if each is not None}
+    if lacking := found.keys() - saved.keys() if saved else ():
+        raise ResumeError(
+            f"{directory}: the policies {', '.join(sorted(lacking))} have no checkpoint, and others have. The run "
+            "ended while it saved for the first time: start a new one."
+        )
+    return saved

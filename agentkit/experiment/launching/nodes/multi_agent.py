@@ -1,0 +1,162 @@
+"""Runs actors and evaluators of several agents; learners and replays are those of one agent, one of each policy."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from agentkit.actors import ActorIndex
+from agentkit.distributed.context import NodeContext
+from agentkit.envs.step_check import StepCheck
+from agentkit.errors import ReplayClosedError
+from agentkit.experiment.config.evaluation_plan import evaluation_plan
+from agentkit.experiment.launching.nodes import evaluator
+from agentkit.experiment.launching.nodes.actor import act, close_on_stop, connect, find_actor_index, open_log
+from agentkit.experiment.launching.sharing.common import watch_steps
+from agentkit.experiment.launching.sharing.exploring import find_start
+from agentkit.experiment.launching.sharing.step_goal import StepGoal
+from agentkit.experiment.launching.sharing.transports import make_client
+from agentkit.experiment.multi_agent.build import make_policies
+from agentkit.experiment.multi_agent.config import MultiAgentConfig, who_plays
+from agentkit.experiment.multi_agent.evaluation import MultiAgentEvaluator
+from agentkit.experiment.multi_agent.learner_folders import newest_step_of_learners
+from agentkit.experiment.multi_agent.players import AnyPlayer, Player, Trained
+from agentkit.multi_agent_loop import MultiAgentLoop
+from agentkit.replay import Replay
+from agentkit.types import AgentId
+from agentkit.variables import VariableClient, VariableStore
+
+Endpoints = Mapping[str, Mapping[str, Any]]
+"""Of the replay or the learner of each policy that learns, by policy id."""
+
+
+def multi_agent_actor_node(
+    context: NodeContext, config: MultiAgentConfig, replays: Endpoints, learners: Endpoints, *,
+    max_parameter_age_seconds: float | None = None,
+) -> None:  # fmt: skip
+    """Plays all agents of one environment, each by the newest parameters of its policy, until it is told to stop.
+
+    Args:
+        context: the node's.
+        config: what is run.
+        replays: the endpoints of the replay nodes.
+        learners: the endpoints of the learners.
+        max_parameter_age_seconds: see `LaunchConfig`.
+    """
+    experiment: Any = config  # It has what both kinds of experiment are asked for.
+    seed, num_steps = find_start(context, config.seed, 2)
+    index = find_actor_index(context, num_steps)
+    with contextlib.ExitStack() as stack:
+        watch = stack.enter_context(watch_steps(context, experiment))
+        environment = watch.make(lambda: config.make_environment(seed))
+        stack.enter_context(contextlib.closing(environment))
+        agent_specs = environment.agent_specs()
+        plays = who_plays(config, agent_specs)
+        trained, players = make_policies(config, plays, agent_specs)
+        servers = {
+            each.policy_id: connect(context, each.agent.make_tables(each.spec), replays[each.policy_id], stack)
+            for each in trained
+        }
+        clients = {
+            each.policy_id: make_client(context, learners[each.policy_id], max_parameter_age_seconds)
+            for each in trained
+        }
+        keys = dict(zip(plays, jax.random.split(jax.random.PRNGKey(seed), len(plays)), strict=True))
+        actors: dict[AgentId, AnyPlayer] = {
+            agent_id: players[policy_id].make_actor(keys[agent_id])
+            for agent_id, policy_id in plays.items()
+            if policy_id not in servers
+        }
+        for each in trained:
+            actors |= _make_actors(each, servers[each.policy_id], clients[each.policy_id], keys, index)
+        checks = {agent_id: StepCheck(spec, None, config.on_nan) for agent_id, spec in agent_specs.items()}
+        log = open_log(context, experiment, stack, kept_step(context))
+        loop = MultiAgentLoop(
+            environment, {agent_id: actors[agent_id] for agent_id in plays}, log=log, checks=checks
+        )  # fmt: skip
+        for client in clients.values():
+            client.update(wait=True)
+        context.ready()
+        close_on_stop(context, [server.close for server in servers.values()])
+        written = [(replays[policy_id], server) for policy_id, server in servers.items()]
+        try:
+            act(context, loop, list(clients.values()), written, StepGoal(context, index.num_actors))
+            for actor in actors.values():
+                actor.close()
+        except ReplayClosedError:
+            if not context.should_stop:
+                raise
+
+
+def _make_actors(
+    trained: Trained, server: Replay, client: VariableClient, keys: Mapping[AgentId, jax.Array], index: ActorIndex
+) -> dict[AgentId, AnyPlayer]:
+    """Returns the actors of those who play by a policy; they explore beside those of the program's other actors."""
+    count = len(trained.agent_ids)
+    return {
+        agent_id: trained.make_actor(
+            ActorIndex(index.actor_id * count + number, index.num_actors * count, index.num_steps),
+            keys[agent_id],
+            trained.agent.make_adder(server, trained.spec),
+            client,
+        )
+        for number, agent_id in enumerate(trained.agent_ids)
+    }
+
+
+def multi_agent_evaluator_node(
+    context: NodeContext, config: MultiAgentConfig, learners: Endpoints, *, num_evaluators: int = 1
+) -> None:
+    """Evaluates as `evaluator_node` does, with the newest parameters of all policies.
+
+    Args:
+        context: the node's.
+        config: what is run.
+        learners: the endpoints of the learners.
+        num_evaluators: evaluators that take turns.
+    """
+    experiment: Any = config  # As above.
+    plan = evaluation_plan(experiment)
+    with contextlib.ExitStack() as stack:
+        watch = stack.enter_context(watch_steps(context, experiment))
+        with contextlib.closing(watch.make(lambda: config.make_environment(config.seed))) as environment:
+            agent_specs = environment.agent_specs()
+        plays = who_plays(config, agent_specs)
+        trained, players = make_policies(config, plays, agent_specs)
+        clients = {each.policy_id: make_client(context, learners[each.policy_id]) for each in trained}
+
+        def refresh() -> None:
+            for client in clients.values():
+                client.update(wait=True)
+
+        def newest() -> dict[AgentId, Player]:
+            found = dict(players)
+            for policy_id, client in clients.items():
+                store = VariableStore()
+                store.publish(client.version, {"policy": client.params})
+                found[policy_id] = dataclasses.replace(players[policy_id], store=store)
+            return {agent_id: found[policy_id] for agent_id, policy_id in plays.items()}
+
+        def evaluate(steps: int, should_stop: Callable[[], bool]) -> dict[str, float] | None:
+            refresh()
+            judge.players = newest()
+            return judge.run(plan.episodes, number=steps, should_stop=should_stop)
+
+        refresh()
+        judge = stack.enter_context(MultiAgentEvaluator(config, newest(), watch))
+        logger = evaluator.open_log(context, experiment, stack, kept_step(context))
+        first = newest_step_of_learners(context.run_directory)
+        turns = evaluator.Turns(context, plan.period, config.num_steps, num_evaluators, first)
+        context.heartbeat(evaluations=0)
+        context.ready()
+        turns.take(evaluate, logger.write, refresh=refresh)
+
+
+def kept_step(context: NodeContext) -> int:
+    """Returns what `resume_step` does, of learners that keep their checkpoints apart."""
+    return sys.maxsize if context.incarnation else newest_step_of_learners(context.run_directory)

@@ -1,0 +1,54 @@
+"""The checkpoints of a launched run of several agents: each learner writes its own, in ``RUN/learners/POLICY``."""
+
+from __future__ import annotations
+
+import pathlib
+
+from agentkit import checkpoint
+from agentkit.checkpoint import Checkpoint
+from agentkit.errors import CheckpointError
+from agentkit.experiment.policies.restore_policy import find_checkpoint
+
+_LEARNERS = "learners"
+
+
+def learner_folder(run: str | pathlib.Path, policy_id: str) -> pathlib.Path:
+    """Returns the folder in which the learner of a policy keeps its checkpoints."""
+    return pathlib.Path(run) / _LEARNERS / policy_id
+
+
+def is_launched(run: str | pathlib.Path) -> bool:
+    """Returns whether learners of several policies have checkpoints of their own in a run folder."""
+    return (pathlib.Path(run) / _LEARNERS).is_dir()
+
+
+def newest_step_of_learners(run: str | pathlib.Path | None) -> int:
+    """Returns the greatest step that a learner has a checkpoint of, without reading it; 0 without any."""
+    if run is None or not is_launched(run):
+        return 0
+    folders = (pathlib.Path(run) / _LEARNERS).iterdir()
+    return max((step for each in folders for step in checkpoint.steps(each / "checkpoints")), default=0)
+
+
+def find_policies(run: str | pathlib.Path, which: str | int) -> Checkpoint:
+    """Returns a checkpoint of a run of several agents; of a launched one, what its learners have saved, as one.
+
+    Learners of a launched run save at the same steps, and not at the same moment. The step is that of the oldest.
+
+    Args:
+        run: the run folder.
+        which: "newest", or a step.
+
+    Raises:
+        ConfigError: there is none of that step.
+        CheckpointError: there is none that can be read.
+    """
+    if not is_launched(run):
+        return find_checkpoint(run, which)
+    folders = sorted((pathlib.Path(run) / _LEARNERS).iterdir())
+    found = {folder.name: find_checkpoint(folder, which) for folder in folders}
+    if not found:
+        raise CheckpointError(f"The run {run} has no checkpoint yet. Train it for longer.")
+    oldest = min(found.values(), key=lambda each: each.step)
+    learners = {policy_id: each.state["learner"] for policy_id, each in found.items()}
+    return Checkpoint(oldest.step, pathlib.Path(run) / _LEARNERS, {"learner": learners})

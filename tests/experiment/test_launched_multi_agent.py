@@ -1,0 +1,148 @@
+"""Several agents in a launched program: a learner of each policy; killed, resumed, judged, and refused."""
+
+import os
+import shutil
+import signal
+
+import pytest
+import tree
+
+import agentkit
+from agentkit.agents import dqn, ppo
+from agentkit.cli import main
+from agentkit.errors import CheckpointError, ConfigError
+from agentkit.experiment.runs.resume_checks import ResumeError
+
+DQN = dqn.make_agent(dqn.Config(batch_size=16, min_replay_size=32, hidden_sizes=(16,), n_step=1, learning_rate=3e-3))
+LEARNER = dqn.make_agent(
+    dqn.Config(
+        batch_size=64, min_replay_size=100, hidden_sizes=(32,), n_step=1, discount=0.5, target_update_period=50,
+        epsilon=0.5,
+    )
+)  # fmt: skip
+PPO = ppo.make_agent(ppo.Config(segment_length=16, num_minibatches=2, num_epochs=2, hidden_sizes=(16,)))
+
+
+BOTH = {"row": DQN, "column": DQN}
+
+
+def config(folder, policies=BOTH, policy_of=None, environment="agentkit:matrix_game", num_steps=200, **settings):
+    given = {"evaluation_period": 0, "progress": False, "checkpoint_period": 100, **settings}
+    return agentkit.MultiAgentConfig(policies, environment, num_steps, policy_of, run_directory=folder, **given)
+
+
+def launch(plan, **settings):
+    return agentkit.launch(plan, **{"num_actors": 1, "num_evaluators": 0, "engine": "threads", **settings})
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "each"
+    result = launch(config(folder, seed=1))
+    assert result.steps >= 200 and result.updates > 50 and result.reason == "reached 200 steps"
+    return folder
+
+
+def test_each_policy_has_a_learner_with_a_log_and_checkpoints_of_its_own(run):
+    found = agentkit.open_run(str(run))
+    learned = [max(row["updates"] for row in found.rows(f"learner-{policy}")) for policy in ("row", "column")]
+    assert min(learned) > 20
+    assert {"episode_return/row", "episode_return/column", "agent_steps"} <= found.rows("train")[-1].keys()
+    one, other = (tree.flatten(agentkit.load(run, policy=policy).arrays) for policy in ("row", "column"))
+    assert any((a != b).any() for a, b in zip(one, other, strict=True))
+    record = agentkit.evaluate_multi_agent(run, num_episodes=2)
+    assert record["steps"] >= 200 and record["episode_return"] == record["episode_return/row"] * 2
+    frozen = agentkit.Frozen(run, policy="column")
+    assert agentkit.evaluate_multi_agent(run, num_episodes=2, opponents={"column": frozen}) == record
+
+
+def test_what_does_not_go_on_with_a_run_is_refused(run, tmp_path):
+    with pytest.raises(CheckpointError, match="is of a launched run: use agentkit launch --resume"):
+        agentkit.run(config(run), resume=True)
+    with pytest.raises(ResumeError, match=r"policies\['row'\]: saved agent=dqn, found ppo"):
+        launch(config(run, {"row": PPO, "column": DQN}), resume=True)
+    with pytest.raises(ResumeError, match="policy_of: saved None, found "):
+        launch(config(run, policy_of={"row": "column", "column": "row"}), resume=True)
+    copy = shutil.copytree(run, tmp_path / "copy")
+    shutil.rmtree(copy / "learners" / "row")
+    with pytest.raises(ResumeError, match="the policies row have no checkpoint, and others have"):
+        agentkit.resume_launch(copy, num_steps=300)
+    agentkit.run(config(tmp_path / "alone", num_steps=40))
+    with pytest.raises(ConfigError, match=r"was not launched\. Go on with: agentkit train --resume"):
+        agentkit.resume_launch(tmp_path / "alone", num_steps=60)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_inference": 1}, r"num_inference \(--inference\): not for several agents in a launched program yet"),
+        ({"callbacks": [agentkit.callbacks.keep_best()]}, "callbacks: they see one policy, and here are several"),
+    ],
+)
+def test_what_there_is_not_yet_is_refused_before_there_is_a_folder(settings, message, tmp_path):
+    with pytest.raises(ConfigError, match=message):
+        launch(config(tmp_path / "run"), **settings)
+    assert not (tmp_path / "run").exists()
+
+
+def test_self_play_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"opponents \(--opponents\): not for several agents in a launched program"):
+        launch(config(tmp_path / "run", opponents=agentkit.Pool("uniform")))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.full
+def test_policies_of_two_kinds_are_killed_resumed_and_judged(tmp_path):
+    killed = {"actor-1", "learner-1", "replay-0", "learner-0"}
+
+    def kill(status):
+        for name in sorted(killed):
+            node = status["nodes"].get(name, {})
+            if status["totals"].get("steps", 0) > 1_000 and node.get("state") == "ready":
+                os.kill(node["pid"], signal.SIGKILL)
+                killed.remove(name)
+
+    who = {"agent_0": "a", "agent_1": "b", "agent_2": "chance", "agent_3": "a"}
+    plan = config(
+        tmp_path / "run", {"a": DQN, "b": PPO, "chance": "random"}, who, "agentkit:come_and_go", 4_000,
+        evaluation_period=1_000, evaluation_episodes=2, checkpoint_period=500,
+    )  # fmt: skip
+    result = launch(plan, num_actors=2, num_evaluators=1, engine="processes", on_status=kill)
+    assert not killed and result.steps >= 4_000 and result.evaluations
+    before = {policy: agentkit.load(tmp_path / "run", policy=policy) for policy in ("a", "b")}
+    rows = len(agentkit.open_run(str(tmp_path / "run")).rows("train"))
+    again = agentkit.resume_launch(tmp_path / "run", num_steps=6_000)
+    assert again.steps >= 6_000 and again.updates > result.updates
+    for policy, old in before.items():
+        new = agentkit.load(tmp_path / "run", policy=policy)
+        pairs = zip(tree.flatten(old.arrays), tree.flatten(new.arrays), strict=True)
+        assert all((one != other).any() for one, other in pairs), policy
+    found = agentkit.open_run(str(tmp_path / "run"))
+    assert len(found.rows("train")) > rows, "the log goes on"
+    assert {"episode_return/agent_1", "wins/agent_1"} <= found.rows("evaluation")[-1].keys()
+    assert agentkit.evaluate_multi_agent(tmp_path / "run", num_episodes=2)["steps"] >= 6_000
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(3))
+def test_agents_of_two_kinds_learn_a_matrix_game(seed, tmp_path):
+    """Each defects, which is the better answer to either: -2 in each of four rounds."""
+    settings = {"environment_settings": {"game": "prisoners_dilemma"}, "seed": seed}
+    plan = config(tmp_path / "run", {"row": LEARNER, "column": PPO}, num_steps=8_000, **settings)
+    launch(plan, num_actors=2, engine="processes")
+    record = agentkit.evaluate_multi_agent(tmp_path / "run", num_episodes=5)
+    assert record["episode_return/row"] == record["episode_return/column"] == -8.0
+
+
+@pytest.mark.full
+def test_the_command(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ["launch", "dqn", "--env", "agentkit:tic_tac_toe", "--policies", "each", "--actors", "1"]
+    small = ["--set", "min_replay_size=16", "--set", "batch_size=8", "--eval-every", "100", "--eval-episodes", "2"]
+    assert main([*words, *small, "--steps", "200", "--run-directory", "run"]) == 0
+    out = capsys.readouterr().out
+    assert "2 agents by 2 policies: first, second" in out and "agentkit launch --resume run" in out
+    assert main(["launch", "--resume", "run", "--steps", "300"]) == 0
+    assert main(["evaluate", "run", "--episodes", "2"]) == 0
+    assert main([*words, *small, "--inference", "1", "--steps", "200"]) == 2
+    assert "--inference is not for several agents (--policies): actors have the" in capsys.readouterr().err
