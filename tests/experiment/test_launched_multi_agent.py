@@ -8,9 +8,11 @@ import pytest
 import tree
 
 import agentkit
+from agentkit import checkpoint
 from agentkit.agents import dqn, ppo
 from agentkit.cli import main
 from agentkit.errors import CheckpointError, ConfigError
+from agentkit.experiment.multi_agent.learner_folders import find_policies, learner_folder
 from agentkit.experiment.runs.resume_checks import ResumeError
 
 DQN = dqn.make_agent(dqn.Config(batch_size=16, min_replay_size=32, hidden_sizes=(16,), n_step=1, learning_rate=3e-3))
@@ -54,6 +56,19 @@ def test_each_policy_has_a_learner_with_a_log_and_checkpoints_of_its_own(run):
     assert record["steps"] >= 200 and record["episode_return"] == record["episode_return/row"] * 2
     frozen = agentkit.Frozen(run, policy="column")
     assert agentkit.evaluate_multi_agent(run, num_episodes=2, opponents={"column": frozen}) == record
+
+
+def test_a_step_takes_of_each_policy_the_newest_up_to_it(tmp_path):
+    for policy, steps in (("a", (10, 21, 30)), ("b", (12, 19, 33))):
+        for step in steps:
+            folder = learner_folder(tmp_path, policy) / "checkpoints"
+            checkpoint.write(folder, step, {"learner": {"at": step}}, max_to_keep=3)
+    for which, expected in (("newest", (30, 33)), (30, (30, 19)), (20, (10, 19)), ("12", (10, 12)), (99, (30, 33))):
+        found = find_policies(tmp_path, which)
+        assert found.state["learner"] == {"a": {"at": expected[0]}, "b": {"at": expected[1]}}
+        assert found.step == min(expected)
+    with pytest.raises(ConfigError, match=r"b has no checkpoint of step 11\. It has those of: 12, 19, 33"):
+        find_policies(tmp_path, 11)
 
 
 def test_what_does_not_go_on_with_a_run_is_refused(run, tmp_path):

@@ -33,22 +33,29 @@ def newest_step_of_learners(run: str | pathlib.Path | None) -> int:
 def find_policies(run: str | pathlib.Path, which: str | int) -> Checkpoint:
     """Returns a checkpoint of a run of several agents; of a launched one, what its learners have saved, as one.
 
-    Learners of a launched run save at the same steps, and not at the same moment. The step is that of the oldest.
+    Learners of a launched run save in the same periods, and not at the same steps. The step is that of the oldest.
 
     Args:
         run: the run folder.
-        which: "newest", or a step.
+        which: "newest", or a step; of a launched run each learner's newest up to it.
 
     Raises:
-        ConfigError: there is none of that step.
+        ConfigError: there is none of that step, or of a launched run up to it.
         CheckpointError: there is none that can be read.
     """
     if not is_launched(run):
         return find_checkpoint(run, which)
     folders = sorted((pathlib.Path(run) / _LEARNERS).iterdir())
-    found = {folder.name: find_checkpoint(folder, which) for folder in folders}
+    found = {folder.name: _find_up_to(folder, which) for folder in folders}
     if not found:
         raise CheckpointError(f"The run {run} has no checkpoint yet. Train it for longer.")
     oldest = min(found.values(), key=lambda each: each.step)
     learners = {policy_id: each.state["learner"] for policy_id, each in found.items()}
     return Checkpoint(oldest.step, pathlib.Path(run) / _LEARNERS, {"learner": learners})
+
+
+def _find_up_to(folder: pathlib.Path, which: str | int) -> Checkpoint:
+    if str(which).isdecimal():
+        steps = [step for step in checkpoint.steps(folder / "checkpoints") if step <= int(which)]
+        which = max(steps, default=int(which))
+    return find_checkpoint(folder, which)
