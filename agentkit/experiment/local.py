@@ -388,6 +388,8 @@ def _make_replay(experiment: ExperimentConfig, spec: EnvironmentSpec, environmen
         made = experiment.replay(tables)
         if not isinstance(made, Replay):
             raise SpecError(f"replay: expected a replay.Replay of the function, found {made!r:.80}.")
+        if isinstance(made, InProcessReplay):
+            made.in_turns = True  # One thread writes and draws here, whoever made it.
         return made
     if experiment.replay == "in_process":
         return InProcessReplay(tables, seed=experiment.seed, in_turns=True)

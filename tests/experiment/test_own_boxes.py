@@ -227,10 +227,11 @@ def test_an_own_learner_learns_from_data_alone_is_resumed_and_refuses_an_add_on(
         agentkit.run_offline(config("no", 10, unused))
 
 
-def test_many_environments_may_end_their_episodes_at_once() -> None:
+@pytest.mark.parametrize("replay", ["in_process", lambda tables: InProcessReplay(tables, default_timeout=1.0)])
+def test_many_environments_may_end_their_episodes_at_once(replay: Any) -> None:
     config = dataclasses.replace(CONFIG, n_step=9)  # The last step of 100 environments writes 900 items.
     agent = Agent(config, Transitions(config), make_actor=BatchedActor, make_learner=QLearner)
-    assert agentkit.run(plan(agent, 2_000, None, num_envs=100)).updates > 1_000
+    assert agentkit.run(plan(agent, 2_000, None, num_envs=100, replay=replay)).updates > 1_000
 
 
 def test_a_run_of_own_boxes_is_profiled() -> None:

@@ -38,6 +38,7 @@ class InProcessReplay(base.Replay):
 
     Attributes:
         shared: the contents, for writers, samplers and servers.
+        in_turns: as given; for writers that are made from now on.
 
     Raises:
         ConfigError: no tables, two of one name, or a timeout that is no deadline.
@@ -51,7 +52,7 @@ class InProcessReplay(base.Replay):
         self.tables: Mapping[str, Table] = base.index_tables(tables)
         self.default_timeout = base.check_timeout(default_timeout, default_timeout)
         self.shared = SharedTables(self.tables, seed)
-        self._in_turns = in_turns
+        self.in_turns = in_turns
 
     def writer(self, history: int, *, timeout: float | None = None) -> InProcessWriter:
         """Makes a writer; see `Replay.writer`."""
@@ -60,7 +61,7 @@ class InProcessReplay(base.Replay):
         with self.shared.lock:
             self.shared.check_open()
             self.shared.release_abandoned()
-            return InProcessWriter(self.shared, history, seconds, in_turns=self._in_turns)
+            return InProcessWriter(self.shared, history, seconds, in_turns=self.in_turns)
 
     def sampler(self, table: str, batch_size: int, *, timeout: float | None = None) -> InProcessSampler:
         """Makes a sampler; see `Replay.sampler`."""
