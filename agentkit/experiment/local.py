@@ -94,10 +94,9 @@ def run(
         Exception: what a callback has raised, after a checkpoint.
     """
     if isinstance(experiment, MultiAgentConfig):
-        if profile is not None or any(True for _ in callbacks):
-            given = "profile" if profile is not None else "callbacks"
-            raise ConfigError(f"Runs of several agents take no {given} yet. Leave that out.")
-        return _run(experiment, resume, None)
+        if profile is not None:
+            raise ConfigError("Runs of several agents take no profile yet. Leave that out.")
+        return _run(with_callbacks(experiment, callbacks), resume, None)
     if not isinstance(experiment, ExperimentConfig):
         raise ConfigError(
             f"Expected an ExperimentConfig, found a {type(experiment).__name__}. See also agentkit.train."
@@ -176,10 +175,9 @@ def resume(
         callbacks: instead of the run's own, which are made again where this is None.
         **changes: see `read_config`: `imports`, or fields to replace, e.g. ``num_steps=200_000``.
     """
-    if is_of_several_agents(run_directory):
-        several = read_multi_agent_config(run_directory, **changes)
-        return run(several, resume=True, profile=profile, callbacks=callbacks or ())
-    experiment = read_config(run_directory, **changes)
+    several = is_of_several_agents(run_directory)
+    read = read_multi_agent_config if several else read_config
+    experiment: ExperimentConfig | MultiAgentConfig = read(run_directory, **changes)
     if callbacks is None:
         callbacks = callback_record.rebuild(read_record(run_directory), run_directory, changes.get("imports", ()))
     return run(experiment, resume=True, profile=profile, callbacks=callbacks)

@@ -91,7 +91,10 @@ def test_what_does_not_go_on_with_a_run_is_refused(run, tmp_path):
     ("settings", "message"),
     [
         ({"num_inference": 1}, r"num_inference \(--inference\): not for several agents in a launched program yet"),
-        ({"callbacks": [agentkit.callbacks.keep_best()]}, "callbacks: they see one policy, and here are several"),
+        (
+            {"callbacks": [agentkit.callbacks.stop_at(1.0)]},
+            r"callbacks \(--stop-at-return\): not for several agents",
+        ),
     ],
 )
 def test_what_there_is_not_yet_is_refused_before_there_is_a_folder(settings, message, tmp_path):

@@ -196,13 +196,76 @@ def test_a_run_is_resumed_with_its_own_policies_only(tmp_path):
     assert read_multi_agent_config(tmp_path / "run").policies["x"] == DQN.with_num_envs(1)
 
 
+@dataclasses.dataclass
+class Counting(agentkit.callbacks.Callback):
+    """Notes events, adds a number to each episode's row, and ends the run."""
+
+    end: int = 30
+    events: list[str] = dataclasses.field(default_factory=list, init=False)
+    num_episodes: int = dataclasses.field(default=0, init=False)
+
+    def on_start(self, run, environment):
+        assert environment.agent_specs().keys() == {"row", "column"}
+        self.events.append("start")
+
+    def on_episode(self, run, episode):
+        self.num_episodes += 1
+        episode.record["number"] = self.num_episodes
+        assert {"episode_return", "episode_return/row"} <= episode.record.keys()
+        if run.steps >= self.end:
+            return agentkit.callbacks.Stop("enough")
+
+    def on_learner_log(self, run, record):
+        self.events.append("learner")
+
+    def on_evaluation(self, run, record):
+        assert "wins/row" in record and run.updates >= 0
+        self.events.append("evaluation")
+
+    def on_checkpoint(self, run, path):
+        self.events.append("checkpoint")
+
+    def on_end(self, run):
+        self.events.append("end")
+
+    def save(self):
+        return {"num_episodes": self.num_episodes}
+
+    def restore(self, state):
+        self.num_episodes = state["num_episodes"]
+
+
+class Watching(agentkit.callbacks.Callback):
+    def on_step(self, run, step):
+        raise AssertionError
+
+
+def test_callbacks_see_the_run_end_it_and_go_on_with_it(tmp_path):
+    callback = Counting()
+    plan = config(
+        tmp_path / "run", policy_of="each", environment="agentkit:matrix_game", num_steps=80, callbacks=[callback],
+        evaluation_period=10, evaluation_episodes=1,
+    )  # fmt: skip
+    result = agentkit.run(plan)
+    assert result.steps == 32 and result.stopped_by == "enough"
+    assert set(callback.events) == {"start", "learner", "evaluation", "checkpoint", "end"}
+    assert [row["number"] for row in agentkit.open_run(str(tmp_path / "run")).rows("train")] == list(range(1, 9))
+    again = Counting(end=60)
+    assert agentkit.resume(tmp_path / "run", callbacks=[again]).steps == 60 and again.num_episodes == 15
+    assert agentkit.resume(tmp_path / "run", imports=[__name__]).steps == 64, "the folder's ends at each episode"
+    stop = agentkit.callbacks.stop_at(return_above=-100.0)
+    stopped = agentkit.run(dataclasses.replace(plan, run_directory=None, callbacks=[stop]))
+    assert stopped.steps == 10 and "evaluation return" in stopped.stopped_by
+
+
 def test_what_is_for_one_agent_refuses_a_run_of_several(tmp_path):
     agentkit.run(config(tmp_path / "run", num_steps=40))
     for call in (agentkit.evaluate, lambda run: agentkit.sample(run, num_steps=2)):
         with pytest.raises(ConfigError, match="is a run of several agents, and this is for runs of one"):
             call(tmp_path / "run")
-    with pytest.raises(ConfigError, match="take no callbacks yet"):
-        agentkit.run(config(), callbacks=[agentkit.callbacks.keep_best()])
+    for callback, event in ((agentkit.callbacks.keep_best(), "on_evaluation_episode"), (Watching(), "on_step")):
+        with pytest.raises(ConfigError, match=f"{type(callback).__name__} has {event}, which is of one agent's stream"):
+            agentkit.run(config(), callbacks=[callback])
 
 
 def test_the_commands(tmp_path, monkeypatch, capsys):
@@ -226,8 +289,8 @@ def test_seeds_are_runs_of_a_group_that_goes_on(tmp_path, capsys):
     agentkit.run(alone)
     assert_equal(saved(tmp_path / "group" / "seed3")["learner"], saved(tmp_path / "alone")["learner"])
     group = str(tmp_path / "group")
-    assert main(["train", "--resume", group, "--steps", "60", "--stop-at-return", "1"]) == 2
-    assert "here are several" in capsys.readouterr().err
+    assert main(["train", "--resume", group, "--steps", "60", "--keep-best"]) == 2
+    assert "KeepBest has on_evaluation_episode, which is of one agent's stream" in capsys.readouterr().err
     assert main(["train", "--resume", group, "--steps", "60"]) == 0
     assert [saved(tmp_path / "group" / f"seed{seed}")["num_steps"] for seed in (0, 3)] == [60, 60]
 

@@ -55,7 +55,7 @@ def launch(arguments: argparse.Namespace) -> int:
 
         if several:
             refuse_of_one_agent(arguments)
-        own = None if several else callbacks_for_resumed_run(arguments, arguments.resume, changes["imports"])
+        own = callbacks_for_resumed_run(arguments, arguments.resume, changes["imports"])
         resume = functools.partial(experiment.resume_launch, arguments.resume, callbacks=own, **changes, **chosen)
         return _show(resume, arguments.resume, arguments)
     if arguments.stop_at_return is not None and arguments.evaluators == 0:

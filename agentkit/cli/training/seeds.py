@@ -90,7 +90,6 @@ def resume_seeds(arguments: argparse.Namespace) -> int:
     Raises:
         ConfigError: settings were given that are the group's own.
     """
-    from agentkit.experiment import MultiAgentConfig
     from agentkit.experiment.sweeps.seeds import read_group
 
     for name in ("profile", "jax_trace"):
@@ -98,11 +97,7 @@ def resume_seeds(arguments: argparse.Namespace) -> int:
             raise ConfigError(f"--{name.replace('_', '-')} is of one run; give one of the group's run folders.")
     changes = changes_of_resumed(arguments, is_group=True)
     plan, seeds, jobs = read_group(arguments.resume, progress=True, **changes)
-    callbacks = changed_callbacks(plan.callbacks, arguments)
-    if not isinstance(plan, MultiAgentConfig):
-        plan = dataclasses.replace(plan, callbacks=callbacks)
-    elif callbacks:
-        raise ConfigError("--keep-best and --stop-at-return see one policy, and here are several. Leave them out.")
+    plan = dataclasses.replace(plan, callbacks=changed_callbacks(plan.callbacks, arguments))
     return _run(plan, seeds, arguments.jobs or jobs, arguments.imports, resume=True)
 
 

@@ -10,6 +10,7 @@ from agentkit.cli.screen import say
 from agentkit.cli.summary import finish
 from agentkit.cli.training.new_run import changes_of_resumed, in_new_folder, show_evaluation
 from agentkit.cli.training.seeds import start_group, take_seeds
+from agentkit.cli.values.callbacks import callbacks_for_resumed_run, changed_callbacks
 from agentkit.cli.values.environments import (
     find_environment,
     find_torso,
@@ -33,7 +34,7 @@ _REFUSED = (
     (("video_every",), "films of several agents are made afterwards, by 'agentkit watch' or 'evaluate --video'"),
     (("profile", "jax_trace"), "a step has the parts of several policies"),
     (("evaluate_samples",), "evaluations play by the policies to be judged by"),
-    (("keep_best", "best_score", "stop_at_return"), "callbacks see one policy; checkpoints hold all"),
+    (("keep_best", "best_score"), "it keeps one policy; checkpoints hold all"),
     (("config", "show_config"), "files of options describe one agent"),
     (("preset",), "there are none for several agents; give settings with --set"),
 )
@@ -104,6 +105,7 @@ def new_several(arguments: argparse.Namespace, command: str) -> Any:
         parse_opponents(getattr(arguments, "opponents", None)),
         environment_settings=parse_environment_settings(arguments.env_set, environment),
         loggers=parse_loggers(arguments.log, imports) or (),
+        callbacks=changed_callbacks((), arguments),
         progress=True,
         **{"checkpoint_period": max(arguments.steps // 10, 1)}
         | {field: value for field, value in given.items() if value is not None},
@@ -120,7 +122,8 @@ def resume_several(arguments: argparse.Namespace) -> int:
     changes = changes_of_resumed(arguments)
     from agentkit import experiment
 
-    plan = experiment.read_multi_agent_config(arguments.resume, progress=True, **changes)
+    own = callbacks_for_resumed_run(arguments, arguments.resume, changes["imports"])
+    plan = experiment.read_multi_agent_config(arguments.resume, progress=True, callbacks=own, **changes)
     return finish(experiment.run(plan, resume=True), arguments.resume, "train", changes["imports"])
 
 

@@ -97,8 +97,7 @@ def launch(
     """
     config = LaunchConfig(num_actors=num_actors, num_evaluators=num_evaluators, engine=engine, **settings)
     if isinstance(experiment, MultiAgentConfig):
-        if list(callbacks):
-            raise ConfigError("callbacks: they see one policy, and here are several. Leave them out.")
+        experiment = with_callbacks(experiment, callbacks)
         return _launch_several(dataclasses.replace(experiment, progress=False), config, resume, on_status)
     experiment = dataclasses.replace(with_callbacks(experiment, callbacks), progress=False)
     if not callable(experiment.replay):
@@ -264,9 +263,7 @@ def resume_launch(
             f"is opened to a network on a folder's word. If you trust it, name the device: --listen "
             f"{quote(str(saved['listen']))} on the command line, listen= in Python; or lo, for this machine alone."
         )
-    if several:
-        callbacks = callbacks or ()
-    elif callbacks is None:
+    if callbacks is None:
         callbacks = callback_record.rebuild(record, run_directory, of_experiment.get("imports", ()))
     return launch(experiment, resume=True, callbacks=callbacks, **{**saved, **changes})
 

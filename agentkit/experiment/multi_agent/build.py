@@ -12,6 +12,7 @@ import jax
 from agentkit import checkpoint
 from agentkit.actors.policy import ActorIndex
 from agentkit.agents.common.agent import Agent
+from agentkit.callbacks import Episode
 from agentkit.counting import Counter
 from agentkit.datasets import ReplayDataset
 from agentkit.envs import given
@@ -19,6 +20,7 @@ from agentkit.envs.resumable import episode_seed
 from agentkit.envs.step_check import StepCheck
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment.checks.step_watch import StepWatch
+from agentkit.experiment.config import callback_record
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.config.identity import difference
 from agentkit.experiment.multi_agent.config import MultiAgentConfig, policies_of, who_plays
@@ -77,13 +79,16 @@ def build(
         config: what to run.
         stack: see above.
         found: the checkpoint; None for a new run.
-        hooks: without callbacks.
+        hooks: the callbacks.
         resume: whether the run folder may have a run in it.
     """
     if resume and config.run_directory is not None and is_launched(config.run_directory):
         raise CheckpointError(f"{config.run_directory} is of a launched run: use agentkit launch --resume.")
     if found is not None:
         check_same_policies(config, found.state["experiment"], found.path)
+        callback_record.check_same(
+            found.state["experiment"].get("callbacks", []), config.describe()["callbacks"], found.path
+        )
     watch = stack.enter_context(StepWatch(given.name_of(config.environment), config.step_timeout, beside=True))
     environment = watch.make(lambda: config.make_environment(config.seed))
     stack.enter_context(contextlib.closing(environment))
@@ -102,7 +107,12 @@ def build(
     for actor in actors.values():
         stack.enter_context(contextlib.closing(actor))
     checks = {agent_id: StepCheck(spec, None, config.on_nan) for agent_id, spec in agent_specs.items()}
-    loop = MultiAgentLoop(environment, actors, counter=counter, log=logs.write_episode, checks=checks)
+
+    def write_episode(record: dict[str, float]) -> None:
+        hooks.emit("on_episode", Episode(environment, record, {}))
+        logs.write_episode(record)
+
+    loop = MultiAgentLoop(environment, actors, counter=counter, log=write_episode, checks=checks)
     learning = [
         _start_learning(config, each, replays[each.policy_id], keys[each.policy_id], loop, logs, hooks, stack)
         for each in trained
@@ -124,6 +134,7 @@ def build(
     hooks.watch(lambda: loop.num_steps, lambda: learners.num_updates_done)
     if found is not None:
         training.restore(found)
+    hooks.emit("on_start", environment)
     return training
 
 

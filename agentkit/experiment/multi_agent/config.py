@@ -10,10 +10,12 @@ from typing import Any, ClassVar, Literal, final, get_args
 
 from agentkit.agents.common.agent import Agent
 from agentkit.agents.common.ranges import Count, CountFromZero, Fraction, NotNegative, check_ranges
+from agentkit.callbacks import Callback, check_callbacks
+from agentkit.callbacks.base import has
 from agentkit.datasets.episode_files import lasting_path
 from agentkit.envs.multi_agent.loading import make_multi_agent
 from agentkit.errors import AgentkitError, ConfigError, OnNan, SaysWhatWasMeant, SpecError, unknown_name
-from agentkit.experiment.config import identity
+from agentkit.experiment.config import callback_record, identity
 from agentkit.experiment.config.codes import parse
 from agentkit.experiment.config.experiment_config import Seed, WhichCheckpoint
 from agentkit.experiment.config.logger_names import check_names
@@ -123,6 +125,7 @@ class MultiAgentConfig(metaclass=SaysWhatWasMeant):
     on_nan: OnNan = "stop"
     step_timeout: NotNegative = 300.0
     environment_settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    callbacks: Sequence[Callback] = ()
 
     # What a training asks of an `ExperimentConfig`, and runs of several agents do not have yet.
     num_envs: ClassVar[int | None] = None
@@ -130,7 +133,6 @@ class MultiAgentConfig(metaclass=SaysWhatWasMeant):
     ready: ClassVar[int | None] = None
     replay: ClassVar[str] = "in_process"
     devices: ClassVar[int | None] = None
-    callbacks: ClassVar[tuple[()]] = ()
     video_period: ClassVar[int] = 0
     on_device: ClassVar[bool] = False
     init_from: ClassVar[None] = None
@@ -149,6 +151,9 @@ class MultiAgentConfig(metaclass=SaysWhatWasMeant):
             )
         object.__setattr__(self, "environment_settings", dict(self.environment_settings))
         object.__setattr__(self, "loggers", check_names(self.loggers))
+        object.__setattr__(self, "callbacks", check_callbacks(self.callbacks))
+        for callback in self.callbacks:
+            _check_callback(callback)
         if not isinstance(self.policies, Agent):
             object.__setattr__(self, "policies", _check_policies(self.policies))
         elif self.policy_of not in (SHARED, EACH):
@@ -164,6 +169,7 @@ class MultiAgentConfig(metaclass=SaysWhatWasMeant):
     def describe(self) -> dict[str, Any]:
         """Returns the experiment as plain values, for ``config.json``."""
         own = {"policies", "policy_of", "opponents", "environment", "environment_settings", "loggers", "run_directory"}
+        own |= {"callbacks"}
         given = {SHARED: self.policies} if isinstance(self.policies, Agent) else self.policies
         return {
             "agent": None,
@@ -175,8 +181,21 @@ class MultiAgentConfig(metaclass=SaysWhatWasMeant):
             "loggers": identity.describe_loggers(self.loggers),
             **{f.name: encode(getattr(self, f.name)) for f in dataclasses.fields(self) if f.name not in own},
             **{name: getattr(self, name) for name in ("num_envs", "ready", "replay", "on_device", "init_from", "data")},
-            "callbacks": [],
+            "callbacks": callback_record.describe(self.callbacks),
         }
+
+
+_OF_ONE_AGENT = ("wrap", "on_step", "on_evaluation_episode")
+
+
+def _check_callback(callback: Callback) -> None:
+    """Refuses a callback that sees the stream of one agent, or its policy."""
+    seen = [event for event in _OF_ONE_AGENT if has(callback, event)]
+    if seen:
+        raise ConfigError(
+            f"callbacks: {type(callback).__name__} has {seen[0]}, which is of one agent's stream. Those of several "
+            "agents have on_start, on_episode, on_learner_log, on_evaluation, on_checkpoint and on_end."
+        )
 
 
 def _check_policies(policies: Any) -> dict[str, Any]:
@@ -319,6 +338,7 @@ def multi_agent_from_record(
         if isinstance(error, AgentkitError):
             raise
         raise ConfigError(f"{directory}/config.json is damaged: {error!s:.200}. Restore it, or train anew.") from error
+    settings.pop("callbacks", None)  # Only a training makes them again.
     settings["loggers"] = identity.rebuild_loggers(settings["loggers"], directory, imports)
     only = policies.get(SHARED)
     settings["policies"] = only if isinstance(only, Agent) and settings["policy_of"] in (SHARED, EACH) else policies

@@ -157,11 +157,9 @@ def read_group(
         ConfigError: there is no group there, or its experiment cannot be made again.
     """
     record = _read_record(pathlib.Path(directory))
-    if "policies" in record["experiment"]:
-        several = multi_agent_from_record(record["experiment"], directory, imports=imports, **changes)
-        return several, record["seeds"], record["jobs"]
     changes.setdefault("callbacks", callback_record.rebuild(record["experiment"], directory, imports))
-    experiment = experiment_from_record(record["experiment"], directory, imports=imports, **changes)
+    make = multi_agent_from_record if "policies" in record["experiment"] else experiment_from_record
+    experiment: Any = make(record["experiment"], directory, imports=imports, **changes)
     return experiment, record["seeds"], record["jobs"]
 
 

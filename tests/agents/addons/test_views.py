@@ -208,7 +208,7 @@ def test_acting_storing_and_learning_see_what_a_plain_loop_sees(kind: str, seed:
     spec = WITH_REWARDS if seed % 2 else SPEC
     views = random_views(np.random.default_rng(10 * seed + len(kind)), rewards=spec is WITH_REWARDS)
     agent = recording_agent(AGENTS[kind], views)
-    with InProcessReplay(agent.make_tables(spec)) as replay:
+    with InProcessReplay(agent.make_tables(spec), in_turns=True) as replay:
         assert check(agent, spec, views, replay, drawing(agent, replay), seed) >= 64
 
 

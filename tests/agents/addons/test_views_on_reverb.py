@@ -20,5 +20,5 @@ def test_acting_storing_and_learning_see_what_a_plain_loop_sees(kind: str) -> No
     """Random declarations, over episodes of all lengths."""
     views = random_views(np.random.default_rng(len(kind)), rewards=True)
     agent = recording_agent(AGENTS[kind], views)
-    with SingleProcessReverbReplay(agent.make_tables(WITH_REWARDS)) as replay:
+    with SingleProcessReverbReplay(agent.make_tables(WITH_REWARDS), in_turns=True) as replay:
         assert check(agent, WITH_REWARDS, views, replay, drawing(agent, replay)) >= 64
