@@ -63,7 +63,7 @@ def test_a_step_takes_of_each_policy_the_newest_up_to_it(tmp_path):
         for step in steps:
             folder = learner_folder(tmp_path, policy) / "checkpoints"
             checkpoint.write(folder, step, {"learner": {"at": step}}, max_to_keep=3)
-    for which, expected in (("newest", (30, 33)), (30, (30, 19)), (20, (10, 19)), ("12", (10, 12)), (99, (30, 33))):
+    for which, expected in (("newest", (30, 33)), (30, (30, 19)), (20, (10, 19)), ("1_2", (10, 12)), (99, (30, 33))):
         found = find_policies(tmp_path, which)
         assert found.state["learner"] == {"a": {"at": expected[0]}, "b": {"at": expected[1]}}
         assert found.step == min(expected)

@@ -168,8 +168,8 @@ class MultiAgentConfig(metaclass=SaysWhatWasMeant):
 
     def describe(self) -> dict[str, Any]:
         """Returns the experiment as plain values, for ``config.json``."""
-        own = {"policies", "policy_of", "opponents", "environment", "environment_settings", "loggers", "run_directory"}
-        own |= {"callbacks"}
+        parts = {"policies", "policy_of", "opponents", "environment", "environment_settings", "loggers", "callbacks"}
+        own = parts | {"run_directory"}
         given = {SHARED: self.policies} if isinstance(self.policies, Agent) else self.policies
         return {
             "agent": None,

@@ -22,12 +22,9 @@ def is_launched(run: str | pathlib.Path) -> bool:
     return (pathlib.Path(run) / _LEARNERS).is_dir()
 
 
-def newest_step_of_learners(run: str | pathlib.Path | None) -> int:
-    """Returns the greatest step that a learner has a checkpoint of, without reading it; 0 without any."""
-    if run is None or not is_launched(run):
-        return 0
-    folders = (pathlib.Path(run) / _LEARNERS).iterdir()
-    return max((step for each in folders for step in checkpoint.steps(each / "checkpoints")), default=0)
+def learner_folders(run: str | pathlib.Path) -> list[pathlib.Path]:
+    """Returns the folders of all learners of a launched run of several agents; of any other run, none."""
+    return sorted((pathlib.Path(run) / _LEARNERS).iterdir()) if is_launched(run) else []
 
 
 def find_policies(run: str | pathlib.Path, which: str | int) -> Checkpoint:
@@ -45,8 +42,7 @@ def find_policies(run: str | pathlib.Path, which: str | int) -> Checkpoint:
     """
     if not is_launched(run):
         return find_checkpoint(run, which)
-    folders = sorted((pathlib.Path(run) / _LEARNERS).iterdir())
-    found = {folder.name: _find_up_to(folder, which) for folder in folders}
+    found = {folder.name: _find_up_to(folder, which) for folder in learner_folders(run)}
     if not found:
         raise CheckpointError(f"The run {run} has no checkpoint yet. Train it for longer.")
     oldest = min(found.values(), key=lambda each: each.step)
@@ -55,7 +51,7 @@ def find_policies(run: str | pathlib.Path, which: str | int) -> Checkpoint:
 
 
 def _find_up_to(folder: pathlib.Path, which: str | int) -> Checkpoint:
-    if str(which).isdecimal():
+    if str(which).replace("_", "").isdecimal():
         steps = [step for step in checkpoint.steps(folder / "checkpoints") if step <= int(which)]
         which = max(steps, default=int(which))
     return find_checkpoint(folder, which)

@@ -68,7 +68,7 @@ def actor_node(
         spec = spec or make_environment_spec(environment)
         learners = [(agent, replay), *extra_learners]
         servers = [(endpoint, connect(context, each.make_tables(spec), endpoint, stack)) for each, endpoint in learners]
-        log = open_log(context, experiment, stack, resume_step(context))
+        log = open_log(context, experiment, stack)
         written = [(each, server) for (each, _), (_, server) in zip(learners, servers, strict=True)]
         adder, closes = make_adder(environment, spec, written), [server.close for _, server in servers]
         actor: AnyActor | RemoteActor
@@ -113,11 +113,11 @@ def connect(
 
 
 def open_log(
-    context: NodeContext, experiment: ExperimentConfig, stack: contextlib.ExitStack, kept: int
+    context: NodeContext, experiment: ExperimentConfig, stack: contextlib.ExitStack
 ) -> Callable[[dict[str, float]], None]:
-    """Returns what writes an episode's record to this actor's log, by the steps of all; `kept` is a `resume_step`."""
+    """Returns what writes an episode's record to this actor's log, by the steps of all actors."""
     label = "train" if context.index == 0 else f"train-{context.index}"
-    logger = stack.enter_context(make_logger(experiment, label, kept, count_dropped(context)))
+    logger = stack.enter_context(make_logger(experiment, label, resume_step(context), count_dropped(context)))
 
     def log(record: dict[str, float]) -> None:
         logger.write({**record, "steps": max(context.totals().get("steps", 0), record["steps"])})

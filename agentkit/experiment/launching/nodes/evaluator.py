@@ -37,7 +37,7 @@ def evaluator_node(
         evaluator = stack.enter_context(Evaluator(experiment, networks, source, watch, hooks.evaluation_observers()))
         client = evaluator.client
         hooks.watch(count_updates=lambda: client.version, get_params=lambda: client.params)
-        logger = open_log(context, experiment, stack, resume_step(context))
+        logger = open_log(context, experiment, stack)
 
         def evaluate(steps: int, should_stop: Callable[[], bool]) -> dict[str, float] | None:
             hooks.watch(count_steps=lambda: steps)  # The others go on meanwhile.
@@ -55,10 +55,10 @@ def evaluator_node(
         turns.take(evaluate, tell, refresh=lambda: client.update(wait=True), requested=hooks.requested.is_set)
 
 
-def open_log(context: NodeContext, experiment: ExperimentConfig, stack: contextlib.ExitStack, kept: int) -> Logger:
-    """Returns the log of an evaluator; `kept` is as `resume_step` has it."""
+def open_log(context: NodeContext, experiment: ExperimentConfig, stack: contextlib.ExitStack) -> Logger:
+    """Returns the log of an evaluator."""
     label = "evaluation" if context.index == 0 else f"evaluation-{context.index}"
-    return stack.enter_context(make_logger(experiment, label, kept, count_dropped(context)))
+    return stack.enter_context(make_logger(experiment, label, resume_step(context), count_dropped(context)))
 
 
 class Turns:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,14 +16,13 @@ from agentkit.errors import ReplayClosedError
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.launching.nodes import evaluator
 from agentkit.experiment.launching.nodes.actor import act, close_on_stop, connect, find_actor_index, open_log
-from agentkit.experiment.launching.sharing.common import watch_steps
+from agentkit.experiment.launching.sharing.common import newest_step, watch_steps
 from agentkit.experiment.launching.sharing.exploring import find_start
 from agentkit.experiment.launching.sharing.step_goal import StepGoal
 from agentkit.experiment.launching.sharing.transports import make_client
 from agentkit.experiment.multi_agent.build import make_policies
 from agentkit.experiment.multi_agent.config import MultiAgentConfig, who_plays
 from agentkit.experiment.multi_agent.evaluation import MultiAgentEvaluator
-from agentkit.experiment.multi_agent.learner_folders import newest_step_of_learners
 from agentkit.experiment.multi_agent.players import AnyPlayer, Player, Trained
 from agentkit.multi_agent_loop import MultiAgentLoop
 from agentkit.replay import Replay
@@ -75,7 +73,7 @@ def multi_agent_actor_node(
         for each in trained:
             actors |= _make_actors(each, servers[each.policy_id], clients[each.policy_id], keys, index)
         checks = {agent_id: StepCheck(spec, None, config.on_nan) for agent_id, spec in agent_specs.items()}
-        log = open_log(context, experiment, stack, kept_step(context))
+        log = open_log(context, experiment, stack)
         loop = MultiAgentLoop(
             environment, {agent_id: actors[agent_id] for agent_id in plays}, log=log, checks=checks
         )  # fmt: skip
@@ -149,14 +147,9 @@ def multi_agent_evaluator_node(
 
         refresh()
         judge = stack.enter_context(MultiAgentEvaluator(config, newest(), watch))
-        logger = evaluator.open_log(context, experiment, stack, kept_step(context))
-        first = newest_step_of_learners(context.run_directory)
+        logger = evaluator.open_log(context, experiment, stack)
+        first = newest_step(context.run_directory)
         turns = evaluator.Turns(context, plan.period, config.num_steps, num_evaluators, first)
         context.heartbeat(evaluations=0)
         context.ready()
         turns.take(evaluate, logger.write, refresh=refresh)
-
-
-def kept_step(context: NodeContext) -> int:
-    """Returns what `resume_step` does, of learners that keep their checkpoints apart."""
-    return sys.maxsize if context.incarnation else newest_step_of_learners(context.run_directory)

@@ -16,7 +16,7 @@ from agentkit.distributed.worker import report_error
 from agentkit.errors import ConfigError
 from agentkit.experiment.checks.step_watch import StepTimeoutError, StepWatch, environment_name
 from agentkit.experiment.config.experiment_config import ExperimentConfig
-from agentkit.experiment.multi_agent.learner_folders import learner_folder
+from agentkit.experiment.multi_agent.learner_folders import learner_folder, learner_folders
 from agentkit.scratch import named_scratch
 from agentkit.specs import EnvironmentSpec, make_environment_spec
 from agentkit.wire import listen_address, private_address
@@ -109,8 +109,11 @@ def newest_checkpoint(directory: pathlib.Path | None) -> checkpoint.Checkpoint |
 
 
 def newest_step(directory: pathlib.Path | None) -> int:
-    """Returns the step of the newest checkpoint, without reading it; 0 without any."""
-    return 0 if directory is None else max(checkpoint.steps(directory / "checkpoints"), default=0)
+    """Returns the step of the newest checkpoint, or of several learners' newest, without reading it; 0 without any."""
+    if directory is None:
+        return 0
+    folders = (directory, *learner_folders(directory))
+    return max((step for each in folders for step in checkpoint.steps(each / "checkpoints")), default=0)
 
 
 def resume_step(context: NodeContext) -> int:
