@@ -6,7 +6,7 @@ parameters and its adders. Choosing an action is one compiled call.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dm_env
@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from agentkit import nests
 from agentkit.actors.batches import SplitAdder
 from agentkit.actors.compiled import CompiledPolicy, compiled
 from agentkit.actors.policy import ALONE, ActorIndex, Policy, first_state
@@ -47,6 +48,7 @@ class PolicyActor(Actor):
         init_key, self._key = jax.random.split(key)
         program = compiled(policy)
         self._state = first_state(program.policy, init_key, actor_index)
+        self._extras_spec = program.policy.extras_spec
         self._is_first: np.bool_ = np.True_
         self._extras: Nest = ()
         self._act = program.act
@@ -80,13 +82,16 @@ class PolicyActor(Actor):
     def save(self, mid_episode: bool = True) -> dict[str, Any]:
         """Returns key, policy state and the adder's unfinished episode; without it, the actor resumes at a new one."""
         adders = [] if self._adder is None else [self._adder]
-        return save_actor(self._key, self._state, np.asarray(self._is_first), adders if mid_episode else None)
+        found = save_actor(self._key, self._state, np.asarray(self._is_first), adders if mid_episode else None)
+        # Where others have their turns, an action may wait to be recorded when it is saved: with what goes beside it.
+        return {**found, "extras": nests.number_leaves(self._extras if mid_episode else ())}
 
     def restore(self, state: dict[str, Any]) -> None:
         """See `core.Saveable`."""
         adders = [] if self._adder is None else [self._adder]
         self._key, self._state = restore_actor(state, self._state, adders)
         self._is_first = np.bool_(state["is_first"])
+        self._extras = restore_extras(state.get("extras", {}), self._extras_spec)
 
     def close(self) -> None:
         """Closes the adder."""
@@ -188,6 +193,15 @@ def save_actor(key: Any, state: Nest, is_first: np.ndarray, adders: Sequence[Any
         "is_first": is_first if adders is not None else np.ones_like(is_first),
         "adders": None if adders is None else {str(i): adder.save() for i, adder in enumerate(adders)},
     }
+
+
+def restore_extras(saved: Mapping[str, Any], spec: Nest) -> Nest:
+    """Returns the extras whose leaves `nests.number_leaves` had numbered; ``()`` where no action was waiting.
+
+    Raises:
+        CheckpointError: they are of another policy.
+    """
+    return nests.restore_from_numbers(saved, spec, "extras") if saved else ()
 
 
 def restore_actor(state: dict[str, Any], like: Nest, adders: Sequence[Any]) -> tuple[Any, Nest]:

@@ -78,6 +78,19 @@ def test_three_policies_of_two_kinds_are_resumed_to_the_bit(tmp_path):
     assert {"learner-a", "learner-b", "learner-c"} <= {path.stem for path in (parts / "logs").iterdir()}
 
 
+def test_in_turns_an_action_under_way_is_resumed_with_its_extras(tmp_path):
+    """PPO stores log-probabilities and values beside an action, which is recorded at its agent's next turn only."""
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    agentkit.run(config(whole, PPO, "each", num_steps=80))
+    agentkit.run(config(parts, PPO, "each", num_steps=42))
+    waiting = [turn["action"] is not None for turn in saved(parts)["loop"]["turns"].values()]
+    assert any(waiting), "nobody's action waits: choose another step"
+    agentkit.resume(parts, num_steps=80)
+    one, other = saved(whole), saved(parts)
+    for name in ("learner", "actors", "loop", "counter"):
+        assert_equal(one[name], other[name])
+
+
 def test_agents_that_share_a_policy_share_learner_and_replay(tmp_path):
     agentkit.run(config(tmp_path / "shared", num_steps=60))
     agentkit.run(config(tmp_path / "each", policy_of="each", num_steps=60))
