@@ -103,16 +103,27 @@ class MultiAgentLoop:
 
     def step(self) -> dict[str, float] | None:
         """Takes one step, resetting first where needed; returns a finished episode's record, or None."""
+        observations = self.begin_step()
+        return self.end_step(
+            {
+                agent_id: self._actors[agent_id].select_action(observation)
+                for agent_id, observation in observations.items()
+            }
+        )
+
+    def begin_step(self) -> dict[AgentId, Nest]:
+        """Resets where needed, and returns what those see who are to act, by id."""
         if not self._acting:
             self._forget()
             self._take(self._environment.reset())
             if not self._acting:
                 raise SpecError("The environment began an episode in which nobody is to act. Let somebody act first.")
-        actions = {}
-        for agent_id in self._acting:
-            turn = self._turns[agent_id]
-            actions[agent_id] = action = self._actors[agent_id].select_action(turn.observation)
-            self._turns[agent_id] = turn._replace(action=action)
+        return {agent_id: self._turns[agent_id].observation for agent_id in self._acting}
+
+    def end_step(self, actions: Mapping[AgentId, Nest]) -> dict[str, float] | None:
+        """Takes the actions of those of `begin_step`; returns a finished episode's record, or None."""
+        for agent_id, action in actions.items():
+            self._turns[agent_id] = self._turns[agent_id]._replace(action=action)
         self.num_steps += 1
         self._length += 1
         self.num_agent_steps += len(actions)

@@ -123,7 +123,7 @@ def test_policies_of_two_kinds_are_killed_resumed_and_judged(tmp_path):
     who = {"agent_0": "a", "agent_1": "b", "agent_2": "chance", "agent_3": "a"}
     plan = config(
         tmp_path / "run", {"a": DQN, "b": PPO, "chance": "random"}, who, "agentkit:come_and_go", 4_000,
-        evaluation_period=1_000, evaluation_episodes=2, checkpoint_period=500,
+        evaluation_period=1_000, evaluation_episodes=2, checkpoint_period=500, num_envs=2,
     )  # fmt: skip
     result = launch(plan, num_actors=2, num_evaluators=1, engine="processes", on_status=kill)
     assert not killed and result.steps >= 4_000 and result.evaluations

@@ -91,6 +91,26 @@ def test_in_turns_an_action_under_way_is_resumed_with_its_extras(tmp_path):
         assert_equal(one[name], other[name])
 
 
+def test_several_environments_are_played_in_a_batch_and_resumed_to_the_bit(tmp_path):
+    """In turns, so that actions wait with their extras in some environments and not in others."""
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    given = {"policies": {"first": PPO, "second": "random"}, "policy_of": None, "num_envs": 3}
+    agentkit.run(config(whole, **given, num_steps=180))
+    agentkit.run(config(parts, **given, num_steps=99))
+    result = agentkit.resume(parts, num_steps=180)
+    one, other = saved(whole), saved(parts)
+    assert result.steps == 180 and other["loop"]["environments"].keys() == {"0", "1", "2"}
+    for name in ("learner", "actors", "loop", "counter"):
+        assert_equal(one[name], other[name])
+    assert int(other["learner"]["first"]["num_updates"]) == 2
+    rows = agentkit.open_run(str(parts)).rows("train")
+    assert all(row["agent_steps"] == row["steps"] for row in rows) and rows[-1]["episodes"] > 15
+    starts = [environment["environment"]["seed"] for environment in other["loop"]["environments"].values()]
+    assert len(set(starts)) == 3, "each environment has a seed of its own"
+    with pytest.raises(CheckpointError, match="was made with num_envs=3, and this experiment has 4"):
+        agentkit.resume(parts, num_envs=4, num_steps=300)
+
+
 def test_agents_that_share_a_policy_share_learner_and_replay(tmp_path):
     agentkit.run(config(tmp_path / "shared", num_steps=60))
     agentkit.run(config(tmp_path / "each", policy_of="each", num_steps=60))
@@ -311,7 +331,7 @@ def test_seeds_are_runs_of_a_group_that_goes_on(tmp_path, capsys):
 @pytest.mark.parametrize(
     "words, message",
     [
-        (["--num-envs", "2"], "--num-envs is not for several agents"),
+        (["--workers", "2", "--num-envs", "2"], "--workers is not for several agents"),
         (["--on-device"], "--on-device is not for several agents"),
         (["--jobs", "2"], "--jobs is of --seeds"),
         (["--preset", "auto"], "--preset is not for several agents"),
@@ -336,6 +356,15 @@ LEARNER = dqn.make_agent(
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_two_dqns_beat_a_random_player_at_tic_tac_toe_from_either_side(seed, policy_of, tmp_path):
     agentkit.run(config(tmp_path / "run", LEARNER, policy_of, num_steps=20_000, seed=seed))
+    for side, other in (("first", "second"), ("second", "first")):
+        found = agentkit.evaluate_multi_agent(tmp_path / "run", 200, opponents={other: "random"})
+        assert found[f"wins/{side}"] > 0.8, found
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_dqns_learn_tic_tac_toe_in_eight_environments_at_once(seed, tmp_path):
+    agentkit.run(config(tmp_path / "run", LEARNER, "each", num_steps=20_000, seed=seed, num_envs=8))
     for side, other in (("first", "second"), ("second", "first")):
         found = agentkit.evaluate_multi_agent(tmp_path / "run", 200, opponents={other: "random"})
         assert found[f"wins/{side}"] > 0.8, found

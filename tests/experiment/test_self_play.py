@@ -103,6 +103,7 @@ def test_share_says_how_many_episodes_have_such_opponents(tmp_path):
     [
         ({"opponents": "uniform"}, r"opponents: expected a Pool, such as Pool\('uniform'\)"),
         ({"policies": {"a": DQN, "b": "random"}, "policy_of": {"first": "a", "second": "b"}}, "two agents or more"),
+        ({"num_envs": 2}, r"num_envs: with a pool of opponents .* Leave num_envs out \(--num-envs\)"),
     ],
 )
 def test_what_a_pool_is_not_for_is_refused(changes, message):

@@ -24,7 +24,7 @@ from agentkit.errors import ConfigError, SpecError
 
 # What there is not for several agents yet, or has no meaning for them: options by their names, and why.
 _REFUSED = (
-    (("num_envs", "workers", "ready"), "one environment is stepped, in this process or in each actor"),
+    (("workers", "ready"), "environments are stepped in the process that acts"),
     (("replay",), "each policy has one of its own: in this process, or served where it is launched"),
     (("inference",), "actors have the parameters of all policies"),
     (("on_device",), "the compiled loop is for one agent"),
@@ -40,6 +40,7 @@ _REFUSED = (
 )
 _FIELDS = {
     "seed": "seed",
+    "num_envs": "num_envs",
     "eval_every": "evaluation_period",
     "eval_episodes": "evaluation_episodes",
     "eval_max_steps": "evaluation_max_steps",

@@ -79,10 +79,10 @@ def make_multi_agent_program(config: MultiAgentConfig, launch: LaunchConfig, tra
 def _of_policy(config: MultiAgentConfig, trained: Trained, number: int) -> ExperimentConfig:
     """Returns what replay and learner of one policy are to do, as an experiment of one agent."""
     return ExperimentConfig(
-        trained.agent, _seen_by_actors, config.num_steps, num_envs=len(trained.agent_ids), seed=config.seed + number,
-        run_directory=config.run_directory, replay="served", checkpoint_period=config.checkpoint_period,
-        keep_checkpoints=config.keep_checkpoints, log_seconds=config.log_seconds, tensorboard=config.tensorboard,
-        loggers=config.loggers, progress=False, on_nan=config.on_nan, evaluation_period=0,
+        trained.agent, _seen_by_actors, config.num_steps, num_envs=len(trained.agent_ids) * (config.num_envs or 1),
+        seed=config.seed + number, run_directory=config.run_directory, replay="served", progress=False,
+        checkpoint_period=config.checkpoint_period, keep_checkpoints=config.keep_checkpoints, on_nan=config.on_nan,
+        log_seconds=config.log_seconds, tensorboard=config.tensorboard, loggers=config.loggers, evaluation_period=0,
     )  # fmt: skip
 
 

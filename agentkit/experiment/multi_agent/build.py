@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 import jax
@@ -13,6 +14,7 @@ from agentkit import checkpoint
 from agentkit.actors.policy import ActorIndex
 from agentkit.agents.common.agent import Agent
 from agentkit.callbacks import Episode
+from agentkit.core import Adder
 from agentkit.counting import Counter
 from agentkit.datasets import ReplayDataset
 from agentkit.envs import given
@@ -23,13 +25,14 @@ from agentkit.experiment.checks.step_watch import StepWatch
 from agentkit.experiment.config import callback_record
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.config.identity import difference
+from agentkit.experiment.multi_agent.batched_loop import BatchedMultiAgentLoop
 from agentkit.experiment.multi_agent.config import MultiAgentConfig, policies_of, who_plays
 from agentkit.experiment.multi_agent.evaluation import MultiAgentEvaluator
 from agentkit.experiment.multi_agent.learner_folders import is_launched
 from agentkit.experiment.multi_agent.loading import load_player
 from agentkit.experiment.multi_agent.players import AnyPlayer, Player, Trained, make_trained
 from agentkit.experiment.multi_agent.self_play import Seat, SeatAdder, SelfPlay
-from agentkit.experiment.multi_agent.work import Learners, Learning, PlayAndLearn
+from agentkit.experiment.multi_agent.work import AnyLoop, Learners, Learning, PlayAndLearn
 from agentkit.experiment.runs.logs import RunLogs, learner_row
 from agentkit.experiment.runs.resume_checks import begin
 from agentkit.experiment.training.devices import choose_dispatch, describe_devices
@@ -90,9 +93,8 @@ def build(
             found.state["experiment"].get("callbacks", []), config.describe()["callbacks"], found.path
         )
     watch = stack.enter_context(StepWatch(given.name_of(config.environment), config.step_timeout, beside=True))
-    environment = watch.make(lambda: config.make_environment(config.seed))
-    stack.enter_context(contextlib.closing(environment))
-    agent_specs = environment.agent_specs()
+    environments = open_environments(config, config.seed, watch, stack)
+    agent_specs = environments[0].agent_specs()
     plays = who_plays(config, agent_specs)
     trained, players = make_policies(config, plays, agent_specs)
     self_play = SelfPlay(config.opponents, config.seed, trained, plays) if config.opponents else None
@@ -103,16 +105,16 @@ def build(
     replays = {each.policy_id: _open_replay(config, each, number, stack, found) for number, each in enumerate(trained)}
     counter = Counter()
     keys = dict(zip(players, _keys(config.seed, len(players)), strict=True))
-    actors = _make_actors(plays, trained, players, replays, keys, self_play.seats if self_play else {})
+    seats = self_play.seats if self_play else {}
+    actors = _make_actors(config.num_envs, plays, trained, players, replays, keys, seats)
     for actor in actors.values():
         stack.enter_context(contextlib.closing(actor))
-    checks = {agent_id: StepCheck(spec, None, config.on_nan) for agent_id, spec in agent_specs.items()}
 
-    def write_episode(record: dict[str, float]) -> None:
-        hooks.emit("on_episode", Episode(environment, record, {}))
+    def write_episode(record: dict[str, float], number: int = 0) -> None:
+        hooks.emit("on_episode", Episode(environments[number], record, {}))
         logs.write_episode(record)
 
-    loop = MultiAgentLoop(environment, actors, counter=counter, log=write_episode, checks=checks)
+    loop = make_loop(config, environments, actors, counter, write_episode)
     learning = [
         _start_learning(config, each, replays[each.policy_id], keys[each.policy_id], loop, logs, hooks, stack)
         for each in trained
@@ -134,8 +136,39 @@ def build(
     hooks.watch(lambda: loop.num_steps, lambda: learners.num_updates_done)
     if found is not None:
         training.restore(found)
-    hooks.emit("on_start", environment)
+    hooks.emit("on_start", environments[0])
     return training
+
+
+def open_environments(config: MultiAgentConfig, seed: int, watch: StepWatch, stack: contextlib.ExitStack) -> list[Any]:
+    """Makes the environments of one process, one or `num_envs`, whose calls are watched; the stack closes them."""
+    return [
+        stack.enter_context(contextlib.closing(watch.make(functools.partial(config.make_environment, each))))
+        for each in config.seeds_of_environments(seed)
+    ]
+
+
+def make_loop(
+    config: MultiAgentConfig,
+    environments: Sequence[Any],
+    actors: Mapping[AgentId, AnyPlayer],
+    counter: Counter | None,
+    log: Callable[..., None],
+) -> AnyLoop:
+    """Makes the loop of one process, which checks each time step.
+
+    Args:
+        config: what is run.
+        environments: of `open_environments`.
+        actors: by agent id, for as many.
+        counter: of steps and episodes; None for the loop's own.
+        log: called with each episode's record, and the number of its environment where there is a batch of them.
+    """
+    agent_specs = environments[0].agent_specs()
+    checks = {agent_id: StepCheck(spec, None, config.on_nan) for agent_id, spec in agent_specs.items()}
+    if config.num_envs is None:
+        return MultiAgentLoop(environments[0], actors, counter=counter, log=log, checks=checks)  # type: ignore[arg-type]
+    return BatchedMultiAgentLoop(environments, actors, counter=counter, log=log, checks=checks)  # type: ignore[arg-type]
 
 
 def check_policies(config: MultiAgentConfig) -> dict[AgentId, str]:
@@ -190,7 +223,7 @@ def _open_replay(
     found: checkpoint.Checkpoint | None,
 ) -> Replay:
     tables = trained.agent.make_tables(trained.spec)
-    if (count := len(trained.agent_ids)) > 1:
+    if (count := len(trained.agent_ids) * (config.num_envs or 1)) > 1:
         # At a step each agent ends two segments at most: where its episode ends, it fills two rows.
         tables = [with_room(table, 2 * count) for table in tables]
     seed = config.seed if number == 0 else episode_seed(config.seed, number)
@@ -201,6 +234,7 @@ def _open_replay(
 
 
 def _make_actors(
+    num_envs: int | None,
     plays: Mapping[AgentId, str],
     trained: list[Trained],
     players: Mapping[str, Player],
@@ -215,14 +249,24 @@ def _make_actors(
         number = seen[policy_id] = seen.get(policy_id, -1) + 1
         _, key = jax.random.split(keys[policy_id])  # The other is the learner's.
         key = key if number == 0 else jax.random.fold_in(key, number)
-        if policy_id in learning:
-            each = learning[policy_id]
-            adder, seat = each.agent.make_adder(replays[policy_id], each.spec), seats.get(agent_id)
-            adder = adder if seat is None else SeatAdder(adder, seat)
-            actors[agent_id] = each.make_actor(ActorIndex(number, len(each.agent_ids)), key, adder, seat)
+        if policy_id not in learning:
+            actors[agent_id] = players[policy_id].make_actor(key, num_envs)
+            continue
+        each, index = learning[policy_id], ActorIndex(number, len(learning[policy_id].agent_ids))
+        adders = make_adders(each, replays[policy_id], num_envs)
+        if (seat := seats.get(agent_id)) is None:
+            actors[agent_id] = each.make_actor(index, key, adders)
         else:
-            actors[agent_id] = players[policy_id].make_actor(key)
+            assert not isinstance(adders, list), "the config refuses a pool with num_envs"
+            actors[agent_id] = each.make_actor(index, key, SeatAdder(adders, seat), seat)
     return actors
+
+
+def make_adders(trained: Trained, replay: Replay, num_envs: int | None) -> Adder | list[Adder]:
+    """Returns the adder of an agent that plays by a policy; of N environments, a list of one for each."""
+    if num_envs is None:
+        return trained.agent.make_adder(replay, trained.spec)
+    return [trained.agent.make_adder(replay, trained.spec) for _ in range(num_envs)]
 
 
 def _start_learning(
@@ -230,7 +274,7 @@ def _start_learning(
     trained: Trained,
     replay: Replay,
     key: jax.Array,
-    loop: MultiAgentLoop,
+    loop: AnyLoop,
     logs: RunLogs,
     hooks: Hooks,
     stack: contextlib.ExitStack,
@@ -259,7 +303,7 @@ def _start_learning(
     return Learning(trained, replay, dataset, learner)
 
 
-def _tell(plays: Mapping[AgentId, str], found: checkpoint.Checkpoint | None, loop: MultiAgentLoop) -> list[str]:
+def _tell(plays: Mapping[AgentId, str], found: checkpoint.Checkpoint | None, loop: AnyLoop) -> list[str]:
     """Returns lines for the user: who plays by which policy, and whether the run can be repeated."""
     who: dict[str, list[AgentId]] = {}
     for agent_id, policy_id in plays.items():
@@ -288,10 +332,9 @@ def check_same_policies(config: MultiAgentConfig, saved: Mapping[str, Any], wher
         raise CheckpointError(
             f"policies: saved {sorted(saved.get('policies', {}))}, found {sorted(now['policies'])}. {told}"
         )
-    if saved.get("policy_of") != now["policy_of"]:
-        raise CheckpointError(f"policy_of: saved {saved.get('policy_of')}, found {now['policy_of']}. {told}")
-    if saved.get("opponents") != now["opponents"]:
-        raise CheckpointError(f"opponents: saved {saved.get('opponents')}, found {now['opponents']}. {told}")
+    for name in ("policy_of", "opponents", "num_envs"):
+        if saved.get(name) != now[name]:
+            raise CheckpointError(f"{name}: saved {saved.get(name)}, found {now[name]}. {told}")
     for policy_id, one in saved["policies"].items():
         other = now["policies"][policy_id]
         frozen = one.get("frozen"), other.get("frozen")

@@ -14,6 +14,7 @@ from agentkit.callbacks import Callback, check_callbacks
 from agentkit.callbacks.base import has
 from agentkit.datasets.episode_files import lasting_path
 from agentkit.envs.multi_agent.loading import make_multi_agent
+from agentkit.envs.resumable import episode_seed
 from agentkit.errors import AgentkitError, ConfigError, OnNan, SaysWhatWasMeant, SpecError, unknown_name
 from agentkit.experiment.config import callback_record, identity
 from agentkit.experiment.config.codes import parse
@@ -103,6 +104,8 @@ class MultiAgentConfig(metaclass=SaysWhatWasMeant):
             a dictionary from agent id to policy id, or a function of the agent id. None for the policies that have the
             agents' ids, or for the only one.
         opponents: earlier parameters of the policies that learn, to play against; None where all play by the newest.
+        num_envs: environments that take their steps together, with one policy call of each agent for all in which it
+            acts; None for one, without a batch. Steps are those of all of them.
         seed: see `ExperimentConfig`, as all that follow.
     """
 
@@ -111,6 +114,7 @@ class MultiAgentConfig(metaclass=SaysWhatWasMeant):
     num_steps: Count
     policy_of: PolicyOf = None
     opponents: Pool | None = None
+    num_envs: Count | None = None
     seed: Seed = 0
     run_directory: str | pathlib.Path | None = None
     evaluation_period: CountFromZero | None = None
@@ -128,7 +132,6 @@ class MultiAgentConfig(metaclass=SaysWhatWasMeant):
     callbacks: Sequence[Callback] = ()
 
     # What a training asks of an `ExperimentConfig`, and runs of several agents do not have yet.
-    num_envs: ClassVar[int | None] = None
     workers: ClassVar[int] = 0
     ready: ClassVar[int | None] = None
     replay: ClassVar[str] = "in_process"
@@ -149,6 +152,11 @@ class MultiAgentConfig(metaclass=SaysWhatWasMeant):
             raise ConfigError(
                 f"opponents: expected a Pool, such as Pool('uniform'), or None; found {self.opponents!r:.80}."
             )
+        if self.opponents is not None and self.num_envs is not None:
+            raise ConfigError(
+                "num_envs: with a pool of opponents each episode is played by other parameters, which one policy call "
+                "for several environments does not have. Leave num_envs out (--num-envs)."
+            )
         object.__setattr__(self, "environment_settings", dict(self.environment_settings))
         object.__setattr__(self, "loggers", check_names(self.loggers))
         object.__setattr__(self, "callbacks", check_callbacks(self.callbacks))
@@ -166,6 +174,10 @@ class MultiAgentConfig(metaclass=SaysWhatWasMeant):
         """Makes the environment, ready for agents."""
         return make_multi_agent(self.environment, seed, **self.environment_settings)
 
+    def seeds_of_environments(self, seed: int) -> list[int]:
+        """Returns the seed of each environment that an actor process steps."""
+        return [seed] if self.num_envs is None else [episode_seed(seed, i) for i in range(self.num_envs)]
+
     def describe(self) -> dict[str, Any]:
         """Returns the experiment as plain values, for ``config.json``."""
         parts = {"policies", "policy_of", "opponents", "environment", "environment_settings", "loggers", "callbacks"}
@@ -180,7 +192,7 @@ class MultiAgentConfig(metaclass=SaysWhatWasMeant):
             **identity.describe_environment(self.environment, self.environment_settings, ()),
             "loggers": identity.describe_loggers(self.loggers),
             **{f.name: encode(getattr(self, f.name)) for f in dataclasses.fields(self) if f.name not in own},
-            **{name: getattr(self, name) for name in ("num_envs", "ready", "replay", "on_device", "init_from", "data")},
+            **{name: getattr(self, name) for name in ("ready", "replay", "on_device", "init_from", "data")},
             "callbacks": callback_record.describe(self.callbacks),
         }
 

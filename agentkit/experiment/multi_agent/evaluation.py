@@ -93,7 +93,7 @@ class MultiAgentEvaluator:
         key = jax.random.fold_in(jax.random.PRNGKey(self._config.seed), number)
         keys = jax.random.split(key, len(self.players))
         pairs = zip(self.players.items(), keys, strict=True)
-        actors = {agent_id: player.make_actor(each) for (agent_id, player), each in pairs}
+        actors: dict[AgentId, Any] = {agent_id: player.make_actor(each) for (agent_id, player), each in pairs}
         for actor in actors.values():
             actor.update(wait=True)
         specs = self._environment.agent_specs()

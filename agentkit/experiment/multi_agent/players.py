@@ -9,9 +9,10 @@ from typing import Any, NamedTuple, final
 
 import jax
 
-from agentkit.actors import CompiledPolicy, PolicyActor
+from agentkit.actors import CompiledPolicy, PolicyActor, ReadyPolicyActor
 from agentkit.actors.policy import ActorIndex
 from agentkit.actors.random_actor import RandomActor
+from agentkit.adders import NullAdder
 from agentkit.agents.common.agent import Agent
 from agentkit.core import Adder, Parameters
 from agentkit.errors import ConfigError
@@ -23,7 +24,8 @@ from agentkit.specs import EnvironmentSpec
 from agentkit.types import AgentId
 from agentkit.variables import VariableClient, VariableStore
 
-AnyPlayer = PolicyActor | RandomActor
+AnyPlayer = PolicyActor | ReadyPolicyActor | RandomActor
+"""Acts for one agent: in one environment, or in those of N that wait for it."""
 
 
 @final
@@ -41,11 +43,14 @@ class Player:
     policy: CompiledPolicy | None = None
     store: VariableStore | None = None
 
-    def make_actor(self, key: jax.Array) -> AnyPlayer:
-        """Makes an actor that records nothing."""
+    def make_actor(self, key: jax.Array, num_envs: int | None = None) -> AnyPlayer:
+        """Makes an actor that records nothing, for one environment or for N."""
         if self.policy is None or self.store is None:
             return RandomActor(self.spec.actions, seed_of(key))
-        return PolicyActor(self.policy, key, VariableClient(self.store, update_seconds=math.inf))
+        client = VariableClient(self.store, update_seconds=math.inf)
+        if num_envs is None:
+            return PolicyActor(self.policy, key, client)
+        return ReadyPolicyActor(self.policy, key, client, [NullAdder()] * num_envs, number_varies=True)
 
 
 class _OfOne(NamedTuple):
@@ -67,7 +72,7 @@ class Trained:
     Attributes:
         policy_id: its name.
         agent_ids: of those who play by it.
-        agent: for as many environments as there are of them.
+        agent: for as many environments as there are of them, times those of the experiment.
         spec: of each of them.
         parts: of the agent.
         store: where its learner publishes.
@@ -86,18 +91,20 @@ class Trained:
         self.client = VariableClient(self.store)
 
     def make_actor(
-        self, index: ActorIndex, key: jax.Array, adder: Adder, parameters: Parameters | None = None
-    ) -> PolicyActor:
+        self, index: ActorIndex, key: jax.Array, adder: Adder | list[Adder], parameters: Parameters | None = None
+    ) -> PolicyActor | ReadyPolicyActor:
         """Makes an actor of one of the agents, which explores beside the others.
 
         Args:
             index: among those that explore by this policy.
             key: PRNG key ``uint32[2]``.
-            adder: records.
+            adder: records; of N environments, a list of one for each.
             parameters: to act by; None for the newest.
         """
         policy = self.parts.policy()
         assert isinstance(policy, CompiledPolicy), "make_trained has refused an own actor"
+        if isinstance(adder, list):
+            return ReadyPolicyActor(policy, key, parameters or self.client, adder, index, number_varies=True)
         return PolicyActor(policy, key, parameters or self.client, adder, index)
 
     def as_player(self) -> Player:
@@ -135,7 +142,7 @@ def make_trained(
     """
     if agent.make_actor is not None:
         raise no_own_actor(f"policies[{policy_id!r}]")
-    agent = agent.with_num_envs(len(agent_ids))
+    agent = agent.with_num_envs(len(agent_ids) * (config.num_envs or 1))
     one = _OfOne(agent, config.num_steps * len(agent_ids))
     try:
         parts = check_fit(one, spec)

@@ -9,6 +9,7 @@ from typing import Any, final
 from agentkit.counting import Counter
 from agentkit.datasets import ReplayDataset
 from agentkit.errors import AgentkitError, CheckpointError
+from agentkit.experiment.multi_agent.batched_loop import BatchedMultiAgentLoop
 from agentkit.experiment.multi_agent.players import AnyPlayer, Trained
 from agentkit.experiment.multi_agent.self_play import SelfPlay
 from agentkit.experiment.training.own_learner import OwnLearner
@@ -16,6 +17,8 @@ from agentkit.learning import Learner
 from agentkit.multi_agent_loop import MultiAgentLoop
 from agentkit.replay import Replay
 from agentkit.types import AgentId, TableInfo
+
+AnyLoop = MultiAgentLoop | BatchedMultiAgentLoop
 
 
 @final
@@ -98,7 +101,7 @@ class PlayAndLearn:
 
     learning: list[Learning]
     actors: dict[AgentId, AnyPlayer]
-    loop: MultiAgentLoop
+    loop: AnyLoop
     counter: Counter
     self_play: SelfPlay | None = None
 
@@ -132,10 +135,13 @@ class PlayAndLearn:
             each.trained.client.update()
 
     def _play(self) -> None:
-        if self.self_play is not None and self.loop.between_episodes:
+        if self.self_play is None or isinstance(self.loop, BatchedMultiAgentLoop):  # Which a config has not together.
+            self.loop.step()
+            return
+        if self.loop.between_episodes:
             self.self_play.begin(self.loop.num_steps)
         record = self.loop.step()
-        if self.self_play is not None and record is not None:
+        if record is not None:
             self.self_play.end(record)
 
     def table(self) -> TableInfo:

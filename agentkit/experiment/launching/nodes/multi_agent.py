@@ -11,7 +11,6 @@ import jax
 
 from agentkit.actors import ActorIndex
 from agentkit.distributed.context import NodeContext
-from agentkit.envs.step_check import StepCheck
 from agentkit.errors import ReplayClosedError
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.launching.nodes import evaluator
@@ -20,11 +19,10 @@ from agentkit.experiment.launching.sharing.common import newest_step, watch_step
 from agentkit.experiment.launching.sharing.exploring import find_start
 from agentkit.experiment.launching.sharing.step_goal import StepGoal
 from agentkit.experiment.launching.sharing.transports import make_client
-from agentkit.experiment.multi_agent.build import make_policies
+from agentkit.experiment.multi_agent.build import make_adders, make_loop, make_policies, open_environments
 from agentkit.experiment.multi_agent.config import MultiAgentConfig, who_plays
 from agentkit.experiment.multi_agent.evaluation import MultiAgentEvaluator
 from agentkit.experiment.multi_agent.players import AnyPlayer, Player, Trained
-from agentkit.multi_agent_loop import MultiAgentLoop
 from agentkit.replay import Replay
 from agentkit.types import AgentId
 from agentkit.variables import VariableClient, VariableStore
@@ -37,7 +35,7 @@ def multi_agent_actor_node(
     context: NodeContext, config: MultiAgentConfig, replays: Endpoints, learners: Endpoints, *,
     max_parameter_age_seconds: float | None = None,
 ) -> None:  # fmt: skip
-    """Plays all agents of one environment, each by the newest parameters of its policy, until it is told to stop.
+    """Plays all agents of its environments, each by the newest parameters of its policy, until it is told to stop.
 
     Args:
         context: the node's.
@@ -51,9 +49,8 @@ def multi_agent_actor_node(
     index = find_actor_index(context, num_steps)
     with contextlib.ExitStack() as stack:
         watch = stack.enter_context(watch_steps(context, experiment))
-        environment = watch.make(lambda: config.make_environment(seed))
-        stack.enter_context(contextlib.closing(environment))
-        agent_specs = environment.agent_specs()
+        environments = open_environments(config, seed, watch, stack)
+        agent_specs = environments[0].agent_specs()
         plays = who_plays(config, agent_specs)
         trained, players = make_policies(config, plays, agent_specs)
         servers = {
@@ -66,17 +63,16 @@ def multi_agent_actor_node(
         }
         keys = dict(zip(plays, jax.random.split(jax.random.PRNGKey(seed), len(plays)), strict=True))
         actors: dict[AgentId, AnyPlayer] = {
-            agent_id: players[policy_id].make_actor(keys[agent_id])
+            agent_id: players[policy_id].make_actor(keys[agent_id], config.num_envs)
             for agent_id, policy_id in plays.items()
             if policy_id not in servers
         }
         for each in trained:
-            actors |= _make_actors(each, servers[each.policy_id], clients[each.policy_id], keys, index)
-        checks = {agent_id: StepCheck(spec, None, config.on_nan) for agent_id, spec in agent_specs.items()}
+            replay, client = servers[each.policy_id], clients[each.policy_id]
+            actors |= _make_actors(each, replay, client, keys, index, config.num_envs)
         log = open_log(context, experiment, stack)
-        loop = MultiAgentLoop(
-            environment, {agent_id: actors[agent_id] for agent_id in plays}, log=log, checks=checks
-        )  # fmt: skip
+        in_order = {agent_id: actors[agent_id] for agent_id in plays}
+        loop = make_loop(config, environments, in_order, None, lambda record, number=0: log(record))
         for client in clients.values():
             client.update(wait=True)
         context.ready()
@@ -92,7 +88,12 @@ def multi_agent_actor_node(
 
 
 def _make_actors(
-    trained: Trained, server: Replay, client: VariableClient, keys: Mapping[AgentId, jax.Array], index: ActorIndex
+    trained: Trained,
+    server: Replay,
+    client: VariableClient,
+    keys: Mapping[AgentId, jax.Array],
+    index: ActorIndex,
+    num_envs: int | None,
 ) -> dict[AgentId, AnyPlayer]:
     """Returns the actors of those who play by a policy; they explore beside those of the program's other actors."""
     count = len(trained.agent_ids)
@@ -100,7 +101,7 @@ def _make_actors(
         agent_id: trained.make_actor(
             ActorIndex(index.actor_id * count + number, index.num_actors * count, index.num_steps),
             keys[agent_id],
-            trained.agent.make_adder(server, trained.spec),
+            make_adders(trained, server, num_envs),
             client,
         )
         for number, agent_id in enumerate(trained.agent_ids)

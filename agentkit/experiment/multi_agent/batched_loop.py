@@ -1,0 +1,158 @@
+"""The loop in which several actors meet N environments: each acts for all that wait for it with one policy call.
+
+It is to `multi_agent_loop.MultiAgentLoop`, of which it holds one for each environment, what
+`environment_loop.BatchedEnvironmentLoop` is to `EnvironmentLoop`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
+
+import dm_env
+import numpy as np
+import tree
+
+from agentkit.actors import ReadyPolicyActor
+from agentkit.actors.batches import index
+from agentkit.actors.random_actor import RandomActor
+from agentkit.core import Actor, MultiAgentEnvironment
+from agentkit.counting import Counter
+from agentkit.errors import ConfigError
+from agentkit.multi_agent_loop import Check, MultiAgentLoop
+from agentkit.types import AgentId, Nest
+
+ManyActor = ReadyPolicyActor | RandomActor
+"""Acts for one agent in N environments, of which some wait for it at a time."""
+
+
+@final
+class BatchedMultiAgentLoop:
+    """Runs N environments of several agents, each of which takes a step at a time, or begins an episode and takes one.
+
+    Attributes:
+        resumable: True if `save` and `restore` put the environments back in mid-episode.
+        num_steps: of all environments so far, those of unfinished episodes included.
+    """
+
+    def __init__(
+        self,
+        environments: Sequence[MultiAgentEnvironment],
+        actors: Mapping[AgentId, ManyActor],
+        *,
+        counter: Counter | None = None,
+        log: Callable[[dict[str, float], int], None] | None = None,
+        checks: Mapping[AgentId, Check] | None = None,
+    ):
+        """Makes a loop.
+
+        Args:
+            environments: N of the same agents.
+            actors: one for each id that may come, made for N environments.
+            counter: see `MultiAgentLoop`.
+            log: called with the record of each episode that ends, as of `MultiAgentLoop` without ``steps_per_second``,
+                and the number of its environment. ``steps`` and ``agent_steps`` are of all environments.
+            checks: see `MultiAgentLoop`; of any of the environments.
+
+        Raises:
+            ConfigError: there are other actors than ids, or no environments.
+        """
+        if not environments:
+            raise ConfigError("Expected at least one environment, found none.")
+        self._actors = dict(actors)
+        self._log = log
+        self._loops = [
+            MultiAgentLoop(
+                environment,
+                {agent_id: _recorder(actor, number) for agent_id, actor in actors.items()},
+                counter=counter,
+                checks=checks,
+            )
+            for number, environment in enumerate(environments)
+        ]
+        self.resumable = all(loop.resumable for loop in self._loops)
+        self.num_steps = 0
+
+    @property
+    def num_agent_steps(self) -> int:
+        """Counts the actions so far, of all agents in all environments."""
+        return sum(loop.num_agent_steps for loop in self._loops)
+
+    @property
+    def num_lost(self) -> int:
+        """Counts the agents that ended before they could act."""
+        return sum(loop.num_lost for loop in self._loops)
+
+    def step(self) -> list[dict[str, float]] | None:
+        """Takes a step in every environment; returns the records of the episodes that ended, or None."""
+        seen = [loop.begin_step() for loop in self._loops]
+        actions: list[dict[AgentId, Nest]] = [{} for _ in seen]
+        for agent_id, actor in self._actors.items():
+            numbers = [number for number, observations in enumerate(seen) if agent_id in observations]
+            if numbers:
+                chosen = _choose(actor, [seen[number][agent_id] for number in numbers], np.array(numbers))
+                for number, action in zip(numbers, chosen, strict=True):
+                    actions[number][agent_id] = action
+        self.num_steps += len(self._loops)
+        ended = []
+        for number, loop in enumerate(self._loops):
+            record = loop.end_step(actions[number])
+            if record is not None:
+                del record["steps_per_second"]
+                ended.append((number, record))
+        for number, record in ended:
+            # Not of the finished episodes alone: a resumed run cuts its log by these.
+            record |= {"steps": self.num_steps, "agent_steps": self.num_agent_steps}
+            if self._log is not None:
+                self._log(record, number)
+        return [record for _, record in ended] or None
+
+    def save(self) -> dict[str, Any]:
+        """Returns the state of the loop and its environments, in mid-episode too; not the actors'."""
+        return {
+            "num_steps": self.num_steps,
+            "environments": {str(number): loop.save() for number, loop in enumerate(self._loops)},
+        }
+
+    def restore(self, state: dict[str, Any], mid_episode: bool = True) -> None:
+        """Restores the state that `save` returned, as `MultiAgentLoop.restore` does.
+
+        Raises:
+            CheckpointError: it is of other agents.
+        """
+        self.num_steps = int(state["num_steps"])
+        for number, loop in enumerate(self._loops):
+            loop.restore(state["environments"][str(number)], mid_episode)
+
+
+def _recorder(actor: ManyActor, number: int) -> Actor:
+    return actor if isinstance(actor, RandomActor) else _Recorder(actor, number)
+
+
+@final
+class _Recorder(Actor):
+    """Stands for an agent's actor in one of the environments: tells it what is to be recorded there."""
+
+    def __init__(self, actor: ReadyPolicyActor, number: int):
+        self._actor, self._number = actor, number
+
+    def select_action(self, observation: Nest) -> Nest:
+        return _choose(self._actor, [observation], np.array([self._number]))[0]
+
+    def observe_first(self, timestep: dm_env.TimeStep) -> None:
+        self._actor.observe_one(self._number, (), timestep)
+
+    def observe(self, action: Nest, next_timestep: dm_env.TimeStep) -> None:
+        self._actor.observe_one(self._number, action, next_timestep)
+
+    def update(self, wait: bool = False) -> None:
+        self._actor.update(wait)
+
+
+def _choose(actor: ManyActor, observations: Sequence[Nest], numbers: np.ndarray) -> list[Nest]:
+    """Returns an action for each observation, unbatched; numbers ``[M]`` say of which environments they are."""
+    if isinstance(actor, RandomActor):
+        return [actor.select_action(observation) for observation in observations]
+    batch = tree.map_structure(lambda *leaves: np.stack(leaves), *observations)
+    actions = actor.select_action(batch, numbers)
+    return [index(actions, row) for row in range(len(numbers))]
