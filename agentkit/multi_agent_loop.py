@@ -41,7 +41,8 @@ class MultiAgentLoop:
 
     Attributes:
         resumable: True if `save` and `restore` put the environment back in mid-episode.
-        num_steps: of the environment so far, those of the unfinished episode included.
+        num_steps: so far, of the environment or, with `count_agents`, of all agents; those of the unfinished episode
+            are included.
         num_agent_steps: actions so far, of all agents.
         num_lost: agents that ended before they could act; their rewards count in returns, and nobody learned from them.
         num_cut: episodes that `max_episode_steps` has ended.
@@ -56,6 +57,7 @@ class MultiAgentLoop:
         log: Log | None = None,
         checks: Mapping[AgentId, Check] | None = None,
         max_episode_steps: int | None = None,
+        count_agents: bool = False,
     ):
         """Makes a loop.
 
@@ -68,6 +70,7 @@ class MultiAgentLoop:
             checks: refuse time steps, before anyone else sees them; None takes them as they come.
             max_episode_steps: ends an episode of an evaluation after so many steps; None for no limit. Nobody learns
                 of such an end.
+            count_agents: whether a step, where steps are counted, is an agent's action, and not one of the environment.
 
         Raises:
             ConfigError: there are other actors than ids.
@@ -83,6 +86,7 @@ class MultiAgentLoop:
         self._log = log
         self._checks = checks or {}
         self._max_episode_steps = max_episode_steps
+        self._count_agents = count_agents
         self._masks = {agent_id: _mask_leaves(spec.observations) for agent_id, spec in self._specs.items()}
         self.resumable = bool(getattr(environment, "resumable", False))
         self.num_steps = self.num_agent_steps = self.num_lost = self.num_cut = 0
@@ -93,7 +97,7 @@ class MultiAgentLoop:
         self._turns: dict[AgentId, _Turn] = {}
         self._acting: tuple[AgentId, ...] = ()
         self._returns = dict.fromkeys(self._specs, 0.0)
-        self._length = 0
+        self._length = self._counted = 0
         self._start_time = time.monotonic()
 
     @property
@@ -124,7 +128,9 @@ class MultiAgentLoop:
         """Takes the actions of those of `begin_step`; returns a finished episode's record, or None."""
         for agent_id, action in actions.items():
             self._turns[agent_id] = self._turns[agent_id]._replace(action=action)
-        self.num_steps += 1
+        counted = len(actions) if self._count_agents else 1
+        self.num_steps += counted
+        self._counted += counted
         self._length += 1
         self.num_agent_steps += len(actions)
         self._take(self._environment.step(actions))
@@ -205,7 +211,7 @@ class MultiAgentLoop:
         return SpecError(f"At step {self.num_steps:,}, of agent {agent_id!r}: {what} (core.MultiAgentEnvironment).")
 
     def _finish(self) -> dict[str, float]:
-        counts = self._counter.increment(steps=self._length, episodes=1)
+        counts = self._counter.increment(steps=self._counted, episodes=1)
         seconds = max(time.monotonic() - self._start_time, 1e-9)
         record: dict[str, float] = {
             **counts,
@@ -237,6 +243,7 @@ class MultiAgentLoop:
             "acting": np.array([list(self._specs).index(agent_id) for agent_id in self._acting], np.int64),
             "returns": dict(self._returns),
             "length": self._length,
+            "counted": self._counted,
             "environment": self._environment.save(),
         }
 
@@ -257,7 +264,7 @@ class MultiAgentLoop:
         self.num_lost = int(state["num_lost"])
         self._environment.restore(state["environment"])
         if not mid_episode:
-            self._counter.increment(steps=int(state["length"]))
+            self._counter.increment(steps=int(state.get("counted", state["length"])))
             return
         for agent_id, turn in state["turns"].items():
             spec = self._specs[agent_id]
@@ -269,7 +276,7 @@ class MultiAgentLoop:
         ids = list(self._specs)
         self._acting = tuple(ids[number] for number in state["acting"].tolist())
         self._returns = {agent_id: float(value) for agent_id, value in state["returns"].items()}
-        self._length = int(state["length"])
+        self._length, self._counted = int(state["length"]), int(state.get("counted", state["length"]))
 
 
 def _mask_leaves(observations: Nest) -> list[int]:

@@ -227,6 +227,18 @@ def test_counts_are_of_the_environments_steps_and_a_cut_episode_is_no_end():
     assert logged == records and loop.num_cut == 2 and counter.counts() == {"steps": 6, "episodes": 2}
 
 
+def test_steps_may_be_counted_by_agents():
+    """Both act, then one of them alone: two steps of the environment, three of agents."""
+    script = [{"a": first(0), "b": first(0)}, {"a": mid(1, 1), "b": last(1, 1)}, {"a": last(1, 2)}]
+    for count_agents, expected in ((False, 2), (True, 3)):
+        environment, counter = Scripted(*script), Counter()
+        actors = {agent_id: CountingActor() for agent_id in "ab"}
+        loop = MultiAgentLoop(environment, actors, counter=counter, count_agents=count_agents)
+        (record,) = loop.run(num_episodes=1)
+        assert loop.num_steps == record["steps"] == counter.get("steps") == expected
+        assert record["agent_steps"] == 3 and record["episode_length"] == 2
+
+
 class SavedActor(CountingActor):
     def save(self):
         return {"next": self.next, "adder": self._adder.save()}

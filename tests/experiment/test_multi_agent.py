@@ -130,6 +130,26 @@ def test_steps_are_the_environments_and_those_of_agents_are_shown(tmp_path):
     assert [row["agent_steps"] for row in agentkit.open_run(str(tmp_path / "run")).rows("train")][-1] == 80
 
 
+@pytest.mark.parametrize("num_envs", [None, 2])
+def test_steps_counted_by_agents_are_the_length_and_the_periods_of_a_run(num_envs, tmp_path):
+    """Two act at each step of the matrix game, whose episodes have 4."""
+    plan = config(
+        tmp_path, environment="agentkit:matrix_game", num_steps=80, num_envs=num_envs, count_steps_by="agents",
+        evaluation_period=40, evaluation_episodes=1,
+    )  # fmt: skip
+    result = agentkit.run(plan)
+    found = agentkit.open_run(str(tmp_path))
+    assert result.steps == 80 and [row["steps"] for row in result.evaluations] == [40, 80]
+    rows = found.rows("train")
+    assert rows[-1]["steps"] == rows[-1]["agent_steps"] == 80 and rows[-1]["episodes"] == 10
+    agentkit.resume(tmp_path, num_steps=96)
+    assert found.rows("train")[-1]["steps"] == 96
+    with pytest.raises(CheckpointError, match="count_steps_by: saved agents, found environment"):
+        agentkit.resume(tmp_path, num_steps=120, count_steps_by="environment")
+    with pytest.raises(UnknownNameError, match="count_steps_by"):
+        config(count_steps_by="agent")
+
+
 def test_a_frozen_policy_plays_as_it_was_and_learns_nothing(tmp_path):
     agentkit.run(config(tmp_path / "old", policy_of="each"))
     frozen = agentkit.Frozen(tmp_path / "old", policy="second")
@@ -316,6 +336,11 @@ def test_the_commands(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.full
+def test_counting_by_agents_is_for_several(capsys):
+    assert main(["train", "dqn", "--env", "agentkit:catch", "--steps", "9", "--count-steps-by", "agents"]) != 0
+    assert "--count-steps-by is for several agents" in capsys.readouterr().err
+
+
 def test_seeds_are_runs_of_a_group_that_goes_on(tmp_path, capsys):
     agentkit.run_seeds(config(tmp_path / "group", policy_of="each", num_steps=40), [0, 3])
     alone = config(tmp_path / "alone", policy_of="each", num_steps=40, seed=3)

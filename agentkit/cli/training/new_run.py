@@ -41,7 +41,7 @@ _OF_A_NEW_RUN = (
     "ready", "out", "run_directory", "eval_every", "eval_episodes", "eval_max_steps", "evaluate_samples", "column",
     "checkpoint_every",
     "tensorboard", "log", "video_every", "config", "preset", "show_config", "init_from", "init_checkpoint", "data",
-    "data_share", "on_device", "policies", "opponents",
+    "data_share", "on_device", "policies", "opponents", "count_steps_by",
 )  # fmt: skip
 
 
@@ -139,6 +139,10 @@ def _given_fields(arguments: argparse.Namespace, imports: Sequence[str]) -> dict
 
 
 def _check_given(arguments: argparse.Namespace, command: str) -> None:
+    if getattr(arguments, "count_steps_by", None) is not None:
+        raise ConfigError(
+            "--count-steps-by is for several agents: say who plays whom with --policies shared (or each)."
+        )
     for name, value in (("AGENT", arguments.agent), ("--env", arguments.env)):
         if value is None:
             raise ConfigError(

@@ -41,6 +41,7 @@ _REFUSED = (
 _FIELDS = {
     "seed": "seed",
     "num_envs": "num_envs",
+    "count_steps_by": "count_steps_by",
     "eval_every": "evaluation_period",
     "eval_episodes": "evaluation_episodes",
     "eval_max_steps": "evaluation_max_steps",

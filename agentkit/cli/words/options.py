@@ -269,12 +269,17 @@ def add_import(parser: Parser) -> None:
 
 
 def add_policies(parser: Parser) -> None:
-    """Adds `--policies`."""
+    """Adds `--policies`, and what goes with it."""
     parser.add_argument(
         "--policies",
         choices=("shared", "each"),
         help="of several agents in one environment, such as pettingzoo:classic/tictactoe_v3: one policy for all, or "
         "one each",
+    )
+    parser.add_argument(
+        "--count-steps-by",
+        choices=("environment", "agents"),
+        help="with --policies: whether a step is one of the environment, or an agent's action; default: environment",
     )
 
 

@@ -32,7 +32,8 @@ class BatchedMultiAgentLoop:
 
     Attributes:
         resumable: True if `save` and `restore` put the environments back in mid-episode.
-        num_steps: of all environments so far, those of unfinished episodes included.
+        num_steps: of all environments so far, as `MultiAgentLoop` counts them.
+        num_agent_steps: actions so far, of all agents in all environments.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class BatchedMultiAgentLoop:
         counter: Counter | None = None,
         log: Callable[[dict[str, float], int], None] | None = None,
         checks: Mapping[AgentId, Check] | None = None,
+        count_agents: bool = False,
     ):
         """Makes a loop.
 
@@ -53,6 +55,7 @@ class BatchedMultiAgentLoop:
             log: called with the record of each episode that ends, as of `MultiAgentLoop` without ``steps_per_second``,
                 and the number of its environment. ``steps`` and ``agent_steps`` are of all environments.
             checks: see `MultiAgentLoop`; of any of the environments.
+            count_agents: see `MultiAgentLoop`.
 
         Raises:
             ConfigError: there are other actors than ids, or no environments.
@@ -67,16 +70,13 @@ class BatchedMultiAgentLoop:
                 {agent_id: _recorder(actor, number) for agent_id, actor in actors.items()},
                 counter=counter,
                 checks=checks,
+                count_agents=count_agents,
             )
             for number, environment in enumerate(environments)
         ]
         self.resumable = all(loop.resumable for loop in self._loops)
-        self.num_steps = 0
-
-    @property
-    def num_agent_steps(self) -> int:
-        """Counts the actions so far, of all agents in all environments."""
-        return sum(loop.num_agent_steps for loop in self._loops)
+        self._count_agents = count_agents
+        self.num_steps = self.num_agent_steps = 0
 
     @property
     def num_lost(self) -> int:
@@ -93,7 +93,9 @@ class BatchedMultiAgentLoop:
                 chosen = _choose(actor, [seen[number][agent_id] for number in numbers], np.array(numbers))
                 for number, action in zip(numbers, chosen, strict=True):
                     actions[number][agent_id] = action
-        self.num_steps += len(self._loops)
+        acted = sum(map(len, actions))
+        self.num_agent_steps += acted
+        self.num_steps += acted if self._count_agents else len(self._loops)
         ended = []
         for number, loop in enumerate(self._loops):
             record = loop.end_step(actions[number])
@@ -111,6 +113,7 @@ class BatchedMultiAgentLoop:
         """Returns the state of the loop and its environments, in mid-episode too; not the actors'."""
         return {
             "num_steps": self.num_steps,
+            "num_agent_steps": self.num_agent_steps,
             "environments": {str(number): loop.save() for number, loop in enumerate(self._loops)},
         }
 
@@ -120,7 +123,7 @@ class BatchedMultiAgentLoop:
         Raises:
             CheckpointError: it is of other agents.
         """
-        self.num_steps = int(state["num_steps"])
+        self.num_steps, self.num_agent_steps = int(state["num_steps"]), int(state["num_agent_steps"])
         for number, loop in enumerate(self._loops):
             loop.restore(state["environments"][str(number)], mid_episode)
 

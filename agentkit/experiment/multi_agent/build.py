@@ -166,9 +166,11 @@ def make_loop(
     """
     agent_specs = environments[0].agent_specs()
     checks = {agent_id: StepCheck(spec, None, config.on_nan) for agent_id, spec in agent_specs.items()}
+    given: Any = {"counter": counter, "log": log, "checks": checks, "count_agents": config.count_steps_by == "agents"}
+    acting: Any = actors  # Of the kind that `num_envs` asks for.
     if config.num_envs is None:
-        return MultiAgentLoop(environments[0], actors, counter=counter, log=log, checks=checks)  # type: ignore[arg-type]
-    return BatchedMultiAgentLoop(environments, actors, counter=counter, log=log, checks=checks)  # type: ignore[arg-type]
+        return MultiAgentLoop(environments[0], acting, **given)
+    return BatchedMultiAgentLoop(environments, acting, **given)
 
 
 def check_policies(config: MultiAgentConfig) -> dict[AgentId, str]:
@@ -332,9 +334,9 @@ def check_same_policies(config: MultiAgentConfig, saved: Mapping[str, Any], wher
         raise CheckpointError(
             f"policies: saved {sorted(saved.get('policies', {}))}, found {sorted(now['policies'])}. {told}"
         )
-    for name in ("policy_of", "opponents", "num_envs"):
-        if saved.get(name) != now[name]:
-            raise CheckpointError(f"{name}: saved {saved.get(name)}, found {now[name]}. {told}")
+    for name in ("policy_of", "opponents", "num_envs", "count_steps_by"):
+        if name in saved and saved[name] != now[name]:
+            raise CheckpointError(f"{name}: saved {saved[name]}, found {now[name]}. {told}")
     for policy_id, one in saved["policies"].items():
         other = now["policies"][policy_id]
         frozen = one.get("frozen"), other.get("frozen")

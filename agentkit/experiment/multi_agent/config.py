@@ -85,6 +85,8 @@ class Frozen(metaclass=SaysWhatWasMeant):
         object.__setattr__(self, "run", lasting_path("run", self.run))
 
 
+CountStepsBy = Literal["environment", "agents"]
+
 PolicyOf = str | Mapping[AgentId, str] | Callable[[AgentId], str] | None
 
 
@@ -93,19 +95,22 @@ PolicyOf = str | Mapping[AgentId, str] | Callable[[AgentId], str] | None
 class MultiAgentConfig(metaclass=SaysWhatWasMeant):
     """Describes an experiment of several agents for `agentkit.run` and `agentkit.launch`.
 
-    Fields that are not explained here are those of `ExperimentConfig`; steps are the environment's.
+    Fields that are not explained here are those of `ExperimentConfig`; steps are the environment's, or agents', see
+    `count_steps_by`.
 
     Attributes:
         policies: an agent, of which `policy_of` says whether all share it; or by policy id an agent, which learns for
             itself with its own replay and parameters, a `Frozen` one, or "random".
         environment: see `envs.make_multi_agent`.
-        num_steps: environment steps to train for, however many agents act at each.
+        num_steps: to train for.
         policy_of: who plays by which policy: "shared" (all by one), "each" (each by one of its own, which has its id),
             a dictionary from agent id to policy id, or a function of the agent id. None for the policies that have the
             agents' ids, or for the only one.
         opponents: earlier parameters of the policies that learn, to play against; None where all play by the newest.
         num_envs: environments that take their steps together, with one policy call of each agent for all in which it
             acts; None for one, without a batch. Steps are those of all of them.
+        count_steps_by: what a step is in `num_steps`, in periods and in logs: one of the "environment", however many
+            agents act at it, or an action of one of the "agents".
         seed: see `ExperimentConfig`, as all that follow.
     """
 
@@ -115,6 +120,7 @@ class MultiAgentConfig(metaclass=SaysWhatWasMeant):
     policy_of: PolicyOf = None
     opponents: Pool | None = None
     num_envs: Count | None = None
+    count_steps_by: CountStepsBy = "environment"
     seed: Seed = 0
     run_directory: str | pathlib.Path | None = None
     evaluation_period: CountFromZero | None = None
@@ -144,8 +150,9 @@ class MultiAgentConfig(metaclass=SaysWhatWasMeant):
     def __post_init__(self) -> None:
         """Refuses impossible settings."""
         check_ranges(self)
-        if self.on_nan not in get_args(OnNan):
-            raise unknown_name("on_nan", str(self.on_nan), get_args(OnNan))
+        for name, known in (("on_nan", get_args(OnNan)), ("count_steps_by", get_args(CountStepsBy))):
+            if getattr(self, name) not in known:
+                raise unknown_name(name, str(getattr(self, name)), known)
         if self.evaluation_period is not None and self.evaluation_episodes is None:
             object.__setattr__(self, "evaluation_episodes", 10)
         if not (self.opponents is None or isinstance(self.opponents, Pool)):

@@ -143,7 +143,7 @@ def make_trained(
     if agent.make_actor is not None:
         raise no_own_actor(f"policies[{policy_id!r}]")
     agent = agent.with_num_envs(len(agent_ids) * (config.num_envs or 1))
-    one = _OfOne(agent, config.num_steps * len(agent_ids))
+    one = _OfOne(agent, config.num_steps * (1 if config.count_steps_by == "agents" else len(agent_ids)))
     try:
         parts = check_fit(one, spec)
         check_memory(one, spec)

@@ -107,7 +107,7 @@ class PlayAndLearn:
 
     @property
     def num_steps(self) -> int:
-        """Returns the environment steps so far."""
+        """Returns the steps so far, of the environment or of agents, as the run counts them."""
         return self.loop.num_steps
 
     @property
@@ -154,6 +154,7 @@ class PlayAndLearn:
         state: dict[str, Any] = {
             "counter": self.counter.save(),
             "mid_episode": mid_episode,
+            "num_agent_steps": self.loop.num_agent_steps,
             "actors": {agent_id: actor.save(mid_episode) for agent_id, actor in self.actors.items()},
         }
         if self.self_play is not None:
@@ -170,5 +171,6 @@ class PlayAndLearn:
         if "loop" in state:
             self.loop.restore(state["loop"], state["mid_episode"])
         self.loop.num_steps = int(state["num_steps"])
+        self.loop.num_agent_steps = int(state.get("num_agent_steps", self.loop.num_agent_steps))
         for each in self.learning:
             each.trained.client.update()

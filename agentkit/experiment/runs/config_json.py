@@ -50,6 +50,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "policies": (dict,),
     "policy_of": (str, dict, _NONE),
     "opponents": (dict, _NONE),
+    "count_steps_by": (str,),
     "launch": (dict,),
     "offline": (dict,),
     "versions": (dict,),
