@@ -1,5 +1,6 @@
 """Several agents in a launched program: a learner of each policy; killed, resumed, judged, and refused."""
 
+import dataclasses
 import os
 import shutil
 import signal
@@ -87,19 +88,11 @@ def test_what_does_not_go_on_with_a_run_is_refused(run, tmp_path):
         agentkit.resume_launch(tmp_path / "alone", num_steps=60)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"num_inference": 1}, r"num_inference \(--inference\): not for several agents in a launched program yet"),
-        (
-            {"callbacks": [agentkit.callbacks.stop_at(1.0)]},
-            r"callbacks \(--stop-at-return\): not for several agents",
-        ),
-    ],
-)
-def test_what_there_is_not_yet_is_refused_before_there_is_a_folder(settings, message, tmp_path):
-    with pytest.raises(ConfigError, match=message):
-        launch(config(tmp_path / "run"), **settings)
+def test_inference_nodes_are_refused_before_there_is_a_folder(tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"num_inference \(--inference\): not for several agents in a launched program"
+    ):
+        launch(config(tmp_path / "run"), num_inference=1)
     assert not (tmp_path / "run").exists()
 
 
@@ -139,6 +132,62 @@ def test_policies_of_two_kinds_are_killed_resumed_and_judged(tmp_path):
     assert len(found.rows("train")) > rows, "the log goes on"
     assert {"episode_return/agent_1", "wins/agent_1"} <= found.rows("evaluation")[-1].keys()
     assert agentkit.evaluate_multi_agent(tmp_path / "run", num_episodes=2)["steps"] >= 6_000
+
+
+@dataclasses.dataclass
+class Told(agentkit.callbacks.Callback):
+    """Writes down where it was called, and ends the run at its third evaluation, those before a resume included."""
+
+    path: str
+    evaluations: int = 0
+
+    def on_start(self, run, environment):
+        self._write(run, "on_start")
+
+    def on_episode(self, run, episode):
+        self._write(run, "on_episode")
+        episode.record["told"] = episode.record["episode_return/row"]
+
+    def on_learner_log(self, run, record):
+        self._write(run, "on_learner_log")
+
+    def on_evaluation(self, run, record):
+        self._write(run, "on_evaluation")
+        self.evaluations += 1
+        if self.evaluations >= 3:
+            return agentkit.callbacks.Stop(f"{self.evaluations} evaluations")
+
+    def on_checkpoint(self, run, path):
+        self._write(run, "on_checkpoint")
+
+    def on_end(self, run):
+        self._write(run, "on_end")
+
+    def _write(self, run, event):
+        with open(self.path, "a") as file:
+            file.write(f"{event} {run.role}\n")
+
+    def save(self):
+        return {"evaluations": self.evaluations}
+
+    def restore(self, state):
+        self.evaluations = int(state["evaluations"])
+
+
+@pytest.mark.full
+def test_callbacks_are_called_where_their_events_are_and_end_the_program(tmp_path):
+    told = Told(str(tmp_path / "told"))
+    settings = {"num_steps": 100_000, "evaluation_period": 50, "evaluation_episodes": 1, "log_seconds": 0.0}
+    result = launch(config(tmp_path / "run", **settings), num_evaluators=1, callbacks=[told])
+    assert result.stopped_by == "3 evaluations" and result.steps < 100_000
+    assert set((tmp_path / "told").read_text().splitlines()) == {
+        "on_start actor", "on_start learner", "on_start evaluator", "on_episode actor", "on_learner_log learner",
+        "on_evaluation evaluator", "on_checkpoint learner", "on_end learner",
+    }  # fmt: skip
+    rows = agentkit.open_run(str(tmp_path / "run")).rows("train")
+    assert rows and all(row["told"] == row["episode_return/row"] for row in rows)
+    again = agentkit.resume_launch(tmp_path / "run", callbacks=[told])
+    assert again.stopped_by == "4 evaluations"
 
 
 @pytest.mark.full

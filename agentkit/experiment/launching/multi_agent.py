@@ -82,7 +82,9 @@ def _of_policy(config: MultiAgentConfig, trained: Trained, number: int) -> Exper
         trained.agent, _seen_by_actors, config.num_steps, num_envs=len(trained.agent_ids) * (config.num_envs or 1),
         seed=config.seed + number, run_directory=config.run_directory, replay="served", progress=False,
         checkpoint_period=config.checkpoint_period, keep_checkpoints=config.keep_checkpoints, on_nan=config.on_nan,
-        log_seconds=config.log_seconds, tensorboard=config.tensorboard, loggers=config.loggers, evaluation_period=0,
+        log_seconds=config.log_seconds, tensorboard=config.tensorboard, loggers=config.loggers,
+        callbacks=config.callbacks, evaluation_period=config.evaluation_period,  # Which callbacks may ask for.
+        evaluation_episodes=config.evaluation_episodes,
     )  # fmt: skip
 
 
@@ -109,7 +111,6 @@ def prepare_multi_agent(
     refused = {
         "num_inference (--inference)": launch.num_inference,
         "opponents (--opponents)": config.opponents,
-        "callbacks (--stop-at-return)": config.callbacks,
     }
     for name, value in refused.items():
         if value:

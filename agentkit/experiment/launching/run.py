@@ -133,6 +133,7 @@ def _launch_several(
     on_status: Callable[[dict[str, Any]], None] | None,
 ) -> LaunchResult:
     experiment: Any = config  # It has what both kinds of experiment are asked for.
+    Hooks(experiment)  # Refuses callbacks of no use.
     check_run_directory(experiment, resume)
     check_for_processes(experiment)
     check_installed(experiment)

@@ -10,11 +10,13 @@ from typing import Any
 import jax
 
 from agentkit.actors import ActorIndex
+from agentkit.callbacks import Episode
 from agentkit.distributed.context import NodeContext
 from agentkit.errors import ReplayClosedError
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.launching.nodes import evaluator
 from agentkit.experiment.launching.nodes.actor import act, close_on_stop, connect, find_actor_index, open_log
+from agentkit.experiment.launching.sharing.callbacks import keep_states, node_hooks
 from agentkit.experiment.launching.sharing.common import newest_step, watch_steps
 from agentkit.experiment.launching.sharing.exploring import find_start
 from agentkit.experiment.launching.sharing.step_goal import StepGoal
@@ -70,11 +72,17 @@ def multi_agent_actor_node(
         for each in trained:
             replay, client = servers[each.policy_id], clients[each.policy_id]
             actors |= _make_actors(each, replay, client, keys, index, config.num_envs)
-        log = open_log(context, experiment, stack)
-        in_order = {agent_id: actors[agent_id] for agent_id in plays}
-        loop = make_loop(config, environments, in_order, None, lambda record, number=0: log(record))
+        hooks, log = node_hooks(context, experiment), open_log(context, experiment, stack)
+
+        def write_episode(record: dict[str, float], number: int = 0) -> None:
+            hooks.emit("on_episode", Episode(environments[number], record, {}))
+            log(record)
+
+        loop = make_loop(config, environments, {agent_id: actors[agent_id] for agent_id in plays}, None, write_episode)
         for client in clients.values():
             client.update(wait=True)
+        hooks.watch(count_updates=lambda: sum(client.version for client in clients.values()))
+        hooks.emit("on_start", environments[0])
         context.ready()
         close_on_stop(context, [server.close for server in servers.values()])
         written = [(replays[policy_id], server) for policy_id, server in servers.items()]
@@ -128,6 +136,8 @@ def multi_agent_evaluator_node(
         plays = who_plays(config, agent_specs)
         trained, players = make_policies(config, plays, agent_specs)
         clients = {each.policy_id: make_client(context, learners[each.policy_id]) for each in trained}
+        hooks = node_hooks(context, experiment)
+        hooks.watch(count_updates=lambda: sum(client.version for client in clients.values()))
 
         def refresh() -> None:
             for client in clients.values():
@@ -142,9 +152,15 @@ def multi_agent_evaluator_node(
             return {agent_id: found[policy_id] for agent_id, policy_id in plays.items()}
 
         def evaluate(steps: int, should_stop: Callable[[], bool]) -> dict[str, float] | None:
+            hooks.watch(count_steps=lambda: steps)  # The others go on meanwhile.
             refresh()
             judge.players = newest()
             return judge.run(plan.episodes, number=steps, should_stop=should_stop)
+
+        def tell(record: dict[str, float]) -> None:
+            hooks.emit("on_evaluation", record)
+            keep_states(context, hooks)
+            logger.write(record)
 
         refresh()
         judge = stack.enter_context(MultiAgentEvaluator(config, newest(), watch))
@@ -152,5 +168,6 @@ def multi_agent_evaluator_node(
         first = newest_step(context.run_directory)
         turns = evaluator.Turns(context, plan.period, config.num_steps, num_evaluators, first)
         context.heartbeat(evaluations=0)
+        hooks.emit("on_start", None)
         context.ready()
-        turns.take(evaluate, logger.write, refresh=refresh)
+        turns.take(evaluate, tell, refresh=refresh, requested=hooks.requested.is_set)
