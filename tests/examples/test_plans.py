@@ -49,7 +49,7 @@ def run(name, *arguments):
     finally:
         kill(process)
     assert process.returncode == 0, f"{output}\n{errors}"
-    return output
+    return f"{output}\n{errors}"  # A test that finds nothing shows both.
 
 
 def kill(process):

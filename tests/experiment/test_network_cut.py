@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.both_stacks, pytest.mark.full, needs_namespaces]
 
 DQN = "dqn --env agentkit:catch --set hidden_sizes=16 --set min_replay_size=100 --set updates_per_step=0.1"
 LOOP = "until agentkit node learner {}; do echo starts again >&2; sleep 1; done"
-LIMIT_SECONDS = 300.0
+LIMIT_SECONDS = 100.0  # Of each wait: less than the limit of a test, so that it says what it waited for.
 
 
 class ByHand:
