@@ -25,6 +25,11 @@ class TestTicTacToe(MultiAgentEnvironmentContract):
         return ResumableMultiAgentEnvironment(TicTacToe(), seed=3)
 
 
+class TestTicTacToeFromRandomOpenings(MultiAgentEnvironmentContract):
+    def make_environment(self):
+        return ResumableMultiAgentEnvironment(TicTacToe(random_moves=4), seed=3)
+
+
 class TestTwoStepGame(MultiAgentEnvironmentContract):
     def make_environment(self):
         return ResumableMultiAgentEnvironment(TwoStepGame(), seed=3)
@@ -145,6 +150,21 @@ def test_a_full_board_of_tic_tac_toe_is_a_draw():
 def test_tic_tac_toe_refuses_a_square_that_is_taken():
     with pytest.raises(SpecError, match="'second' took square 4, which is not free"):
         play(TicTacToe(), [4, 4])
+
+
+def test_the_first_moves_of_tic_tac_toe_may_be_chances():
+    environment = TicTacToe(seed=1, random_moves=4)
+    taken = []
+    for _ in range(500):
+        ((player, timestep),) = environment.reset().items()
+        own, other = timestep.observation["observation"].sum(axis=0).astype(int)
+        assert (player, own) == (("first", other), ("second", other - 1))[(own + other) % 2]
+        taken.append(own + other)
+    counts = np.bincount(taken)
+    assert len(counts) == 5 and (counts > 60).all(), counts
+    for number in (-1, 5, 0.5):
+        with pytest.raises(ConfigError, match="random_moves: expected a whole number from 0 to 4"):
+            TicTacToe(random_moves=number)
 
 
 def test_a_matrix_game_pays_by_its_table_and_shows_the_round_before():

@@ -10,7 +10,7 @@ import numpy as np
 from agentkit import specs
 from agentkit.envs.base import checked_action
 from agentkit.envs.multi_agent.base import TurnEnvironment, one_reward_spec
-from agentkit.errors import SpecError
+from agentkit.errors import ConfigError, SpecError
 from agentkit.types import AgentId, Nest
 
 _PLAYERS = ("first", "second")
@@ -30,10 +30,16 @@ class TicTacToe(TurnEnvironment):
     squares of "first" and "second".
 
     Args:
-        seed: is not used: nothing is random.
+        seed: of the moves that are chance's.
+        random_moves: the most moves with which an episode begins that are chance's, from 0 to 4 (with more, a game may
+            be over); how many is as likely from none to so many. Openings that good players do not choose are learned,
+            too, then (exploring starts).
     """
 
-    def __init__(self, seed: int = 0):
+    def __init__(self, seed: int = 0, random_moves: int = 0):
+        if random_moves not in range(5):
+            raise ConfigError(f"random_moves: expected a whole number from 0 to 4, found {random_moves!r}.")
+        self._random_moves = random_moves
         seen = {
             "observation": specs.BoundedArray((9, 2), np.float32, 0.0, 1.0, "squares"),
             specs.ACTION_MASK: specs.BoundedArray((9,), np.int8, 0, 1, specs.ACTION_MASK),
@@ -45,6 +51,10 @@ class TicTacToe(TurnEnvironment):
         self._squares = np.zeros((9, 2), np.float32)
         self._player = 0
         self._over = False
+        for _ in range(self._rng.integers(self._random_moves + 1)):
+            free = np.flatnonzero(~self._squares.any(axis=1))
+            self._squares[self._rng.choice(free), self._player] = 1.0
+            self._player = 1 - self._player
 
     def _advance(self, actions: Mapping[AgentId, Nest]) -> None:
         player, square = self._player, checked_action(actions[_PLAYERS[self._player]], 9)
