@@ -25,7 +25,7 @@ import beside
 
 # Workloads: environments, steps in all, and those before the clock starts, in which replay fills and XLA compiles.
 WORKLOADS: dict[str, dict[str, Any]] = {
-    "tictactoe-dqn": {"other": "tianshou", "num_envs": 10, "steps": 24_000, "first": 4_000},
+    "tictactoe-dqn": {"other": "tianshou", "num_envs": 10, "steps": 12_000, "first": 4_000},
     "spread-ppo": {"other": "rllib", "num_envs": 8, "steps": 4 * 1_024, "first": 1_024},
 }
 HIDDEN = (128, 128, 128, 128)
@@ -105,9 +105,9 @@ def run_tianshou(work: dict[str, Any]) -> dict[str, float]:
     steps = work["steps"] - work["first"]
     found = both.run_training(
         OffPolicyTrainerParams(
-            train_collector=collector, test_collector=None, max_epochs=steps // 1_000, epoch_num_steps=1_000,
+            training_collector=collector, max_epochs=steps // 1_000, epoch_num_steps=1_000,
             collection_step_num_env_steps=10, batch_size=64, update_step_num_gradient_steps_per_sample=0.1,
-            test_in_train=False, show_progress=False,
+            test_in_training=False, verbose=False, show_progress=False,
         )
     )  # fmt: skip
     assert found.train_step >= steps, found
