@@ -84,7 +84,7 @@ class PolicyActor(Actor):
         adders = [] if self._adder is None else [self._adder]
         found = save_actor(self._key, self._state, np.asarray(self._is_first), adders if mid_episode else None)
         # Where others have their turns, an action may wait to be recorded when it is saved: with what goes beside it.
-        return {**found, "extras": nests.number_leaves(self._extras if mid_episode else ())}
+        return {**found, "extras": save_extras(self._extras, self._extras_spec) if mid_episode else {}}
 
     def restore(self, state: dict[str, Any]) -> None:
         """See `core.Saveable`."""
@@ -195,8 +195,13 @@ def save_actor(key: Any, state: Nest, is_first: np.ndarray, adders: Sequence[Any
     }
 
 
+def save_extras(extras: Nest, spec: Nest) -> dict[str, np.ndarray]:
+    """Returns extras for a checkpoint; of a policy that declares none, whose adders take none, nothing."""
+    return nests.number_leaves(extras) if jax.tree.leaves(spec) else {}
+
+
 def restore_extras(saved: Mapping[str, Any], spec: Nest) -> Nest:
-    """Returns the extras whose leaves `nests.number_leaves` had numbered; ``()`` where no action was waiting.
+    """Returns the extras that `save_extras` was given; ``()`` where there were none.
 
     Raises:
         CheckpointError: they are of another policy.

@@ -10,8 +10,7 @@ import jax
 import numpy as np
 import tree
 
-from agentkit import nests
-from agentkit.actors.actor import restore_actor, restore_extras, save_actor, to_numpy
+from agentkit.actors.actor import restore_actor, restore_extras, save_actor, save_extras, to_numpy
 from agentkit.actors.batches import element, index
 from agentkit.actors.compiled import CompiledPolicy, compiled
 from agentkit.actors.policy import ALONE, ActorIndex, Policy, first_state
@@ -102,7 +101,7 @@ class ReadyPolicyActor:
         adders: Any = self._adders if mid_episode else None
         waiting = self._extras if mid_episode else []
         return save_actor(self._key, self._states, self._step_type == FIRST, adders) | {
-            "extras": {str(i): nests.number_leaves(extras) for i, extras in enumerate(waiting)}
+            "extras": {str(i): save_extras(extras, self._extras_spec) for i, extras in enumerate(waiting)}
         }
 
     def restore(self, state: dict[str, Any]) -> None:

@@ -341,16 +341,19 @@ def test_counting_by_agents_is_for_several(capsys):
     assert "--count-steps-by is for several agents" in capsys.readouterr().err
 
 
-def test_seeds_are_runs_of_a_group_that_goes_on(tmp_path, capsys):
-    agentkit.run_seeds(config(tmp_path / "group", policy_of="each", num_steps=40), [0, 3])
-    alone = config(tmp_path / "alone", policy_of="each", num_steps=40, seed=3)
-    agentkit.run(alone)
+def test_seeds_are_runs_of_a_group(tmp_path, capsys):
+    agentkit.run_seeds(config(tmp_path / "group", num_steps=40), [3])
+    agentkit.run(config(tmp_path / "alone", num_steps=40, seed=3))
     assert_equal(saved(tmp_path / "group" / "seed3")["learner"], saved(tmp_path / "alone")["learner"])
-    group = str(tmp_path / "group")
-    assert main(["train", "--resume", group, "--steps", "60", "--keep-best"]) == 2
+    assert main(["train", "--resume", str(tmp_path / "group"), "--steps", "60", "--keep-best"]) == 2
     assert "KeepBest has on_evaluation_episode, which is of one agent's stream" in capsys.readouterr().err
-    assert main(["train", "--resume", group, "--steps", "60"]) == 0
-    assert [saved(tmp_path / "group" / f"seed{seed}")["num_steps"] for seed in (0, 3)] == [60, 60]
+
+
+@pytest.mark.full
+def test_a_group_of_seeds_goes_on(tmp_path):
+    agentkit.run_seeds(config(tmp_path, policy_of="each", num_steps=40), [0, 3])
+    assert main(["train", "--resume", str(tmp_path), "--steps", "60"]) == 0
+    assert [saved(tmp_path / f"seed{seed}")["num_steps"] for seed in (0, 3)] == [60, 60]
 
 
 @pytest.mark.parametrize(
