@@ -170,6 +170,7 @@ def test_chance_plays_in_all_environments():
     players = {agent_id: RandomActor(spec.actions, 3) for agent_id, spec in TicTacToe().agent_specs().items()}
     loop = BatchedMultiAgentLoop(environments(TicTacToe), players)
     records = [record for _ in range(30) for record in loop.step() or ()]
+    assert [record["episodes"] for record in records] == list(range(1, len(records) + 1)), "of all, by one counter"
     assert len(records) > NUM_ENVS and {record["episode_return/first"] for record in records} >= {1.0, -1.0}
 
 

@@ -336,9 +336,13 @@ def test_the_commands(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.full
-def test_counting_by_agents_is_for_several(capsys):
-    assert main(["train", "dqn", "--env", "agentkit:catch", "--steps", "9", "--count-steps-by", "agents"]) != 0
-    assert "--count-steps-by is for several agents" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    "words",
+    [["--count-steps-by", "agents"], ["--opponents", "uniform"], ["--opponents", "uniform", "--seeds", "0:2"]],
+)
+def test_what_is_for_several_agents_is_refused_for_one(words, capsys):
+    assert main(["train", "dqn", "--env", "agentkit:catch", "--steps", "9", *words]) != 0
+    assert f"{words[0]} is for several agents" in capsys.readouterr().err
 
 
 def test_seeds_are_runs_of_a_group(tmp_path, capsys):

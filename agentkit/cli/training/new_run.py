@@ -139,10 +139,10 @@ def _given_fields(arguments: argparse.Namespace, imports: Sequence[str]) -> dict
 
 
 def _check_given(arguments: argparse.Namespace, command: str) -> None:
-    if getattr(arguments, "count_steps_by", None) is not None:
-        raise ConfigError(
-            "--count-steps-by is for several agents: say who plays whom with --policies shared (or each)."
-        )
+    for option in ("opponents", "count_steps_by"):
+        if getattr(arguments, option, None) is not None:
+            name = f"--{option.replace('_', '-')}"
+            raise ConfigError(f"{name} is for several agents: say who plays whom with --policies shared (or each).")
     for name, value in (("AGENT", arguments.agent), ("--env", arguments.env)):
         if value is None:
             raise ConfigError(

@@ -38,8 +38,6 @@ def train(arguments: argparse.Namespace) -> int:
         from agentkit.cli.training import seeds
 
         return seeds.train_seeds(arguments) if arguments.resume is None else seeds.resume_seeds(arguments)
-    if arguments.opponents is not None:
-        raise ConfigError("--opponents is for several agents: say who plays whom with --policies shared (or each).")
     if arguments.resume is not None:
         changes = changes_of_resumed(arguments)
         from agentkit import experiment

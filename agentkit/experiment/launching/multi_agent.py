@@ -108,10 +108,7 @@ def prepare_multi_agent(
         ResumeError: the run is another experiment's, or one in one process, or a policy has no checkpoint.
         ConfigError: settings that a program of several agents does not have yet; or as `check_run_directory`.
     """
-    refused = {
-        "num_inference (--inference)": launch.num_inference,
-        "opponents (--opponents)": config.opponents,
-    }
+    refused = {"num_inference (--inference)": launch.num_inference, "opponents (--opponents)": config.opponents}
     for name, value in refused.items():
         if value:
             raise ConfigError(

@@ -51,7 +51,7 @@ class BatchedMultiAgentLoop:
         Args:
             environments: N of the same agents.
             actors: one for each id that may come, made for N environments.
-            counter: see `MultiAgentLoop`.
+            counter: see `MultiAgentLoop`; of all environments.
             log: called with the record of each episode that ends, as of `MultiAgentLoop` without ``steps_per_second``,
                 and the number of its environment. ``steps`` and ``agent_steps`` are of all environments.
             checks: see `MultiAgentLoop`; of any of the environments.
@@ -64,6 +64,7 @@ class BatchedMultiAgentLoop:
             raise ConfigError("Expected at least one environment, found none.")
         self._actors = dict(actors)
         self._log = log
+        counter = counter or Counter()  # One, or each environment would count episodes by itself.
         self._loops = [
             MultiAgentLoop(
                 environment,

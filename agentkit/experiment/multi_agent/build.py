@@ -109,12 +109,7 @@ def build(
     actors = _make_actors(config.num_envs, plays, trained, players, replays, keys, seats)
     for actor in actors.values():
         stack.enter_context(contextlib.closing(actor))
-
-    def write_episode(record: dict[str, float], number: int = 0) -> None:
-        hooks.emit("on_episode", Episode(environments[number], record, {}))
-        logs.write_episode(record)
-
-    loop = make_loop(config, environments, actors, counter, write_episode)
+    loop = make_loop(config, environments, actors, hooks, logs.write_episode, counter)
     learning = [
         _start_learning(config, each, replays[each.policy_id], keys[each.policy_id], loop, logs, hooks, stack)
         for each in trained
@@ -152,8 +147,9 @@ def make_loop(
     config: MultiAgentConfig,
     environments: Sequence[Any],
     actors: Mapping[AgentId, AnyPlayer],
-    counter: Counter | None,
-    log: Callable[..., None],
+    hooks: Hooks,
+    log: Callable[[dict[str, float]], None],
+    counter: Counter | None = None,
 ) -> AnyLoop:
     """Makes the loop of one process, which checks each time step.
 
@@ -161,12 +157,19 @@ def make_loop(
         config: what is run.
         environments: of `open_environments`.
         actors: by agent id, for as many.
+        hooks: are told of each episode.
+        log: called with its record afterwards.
         counter: of steps and episodes; None for the loop's own.
-        log: called with each episode's record, and the number of its environment where there is a batch of them.
     """
+
+    def end_episode(record: dict[str, float], number: int = 0) -> None:
+        hooks.emit("on_episode", Episode(environments[number], record, {}))
+        log(record)
+
     agent_specs = environments[0].agent_specs()
     checks = {agent_id: StepCheck(spec, None, config.on_nan) for agent_id, spec in agent_specs.items()}
-    given: Any = {"counter": counter, "log": log, "checks": checks, "count_agents": config.count_steps_by == "agents"}
+    count_agents = config.count_steps_by == "agents"
+    given: Any = {"counter": counter, "log": end_episode, "checks": checks, "count_agents": count_agents}
     acting: Any = actors  # Of the kind that `num_envs` asks for.
     if config.num_envs is None:
         return MultiAgentLoop(environments[0], acting, **given)
@@ -334,9 +337,10 @@ def check_same_policies(config: MultiAgentConfig, saved: Mapping[str, Any], wher
         raise CheckpointError(
             f"policies: saved {sorted(saved.get('policies', {}))}, found {sorted(now['policies'])}. {told}"
         )
-    for name in ("policy_of", "opponents", "num_envs", "count_steps_by"):
-        if name in saved and saved[name] != now[name]:
-            raise CheckpointError(f"{name}: saved {saved[name]}, found {now[name]}. {told}")
+    without = {"policy_of": None, "opponents": None, "num_envs": None, "count_steps_by": "environment"}
+    for name, default in without.items():  # Of older runs, which have no such entry.
+        if (before := saved.get(name, default)) != now[name]:
+            raise CheckpointError(f"{name}: saved {before}, found {now[name]}. {told}")
     for policy_id, one in saved["policies"].items():
         other = now["policies"][policy_id]
         frozen = one.get("frozen"), other.get("frozen")

@@ -135,7 +135,7 @@ class PlayAndLearn:
             each.trained.client.update()
 
     def _play(self) -> None:
-        if self.self_play is None or isinstance(self.loop, BatchedMultiAgentLoop):  # Which a config has not together.
+        if self.self_play is None or isinstance(self.loop, BatchedMultiAgentLoop):  # No config has both.
             self.loop.step()
             return
         if self.loop.between_episodes:

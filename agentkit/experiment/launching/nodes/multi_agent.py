@@ -10,7 +10,6 @@ from typing import Any
 import jax
 
 from agentkit.actors import ActorIndex
-from agentkit.callbacks import Episode
 from agentkit.distributed.context import NodeContext
 from agentkit.errors import ReplayClosedError
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
@@ -73,12 +72,7 @@ def multi_agent_actor_node(
             replay, client = servers[each.policy_id], clients[each.policy_id]
             actors |= _make_actors(each, replay, client, keys, index, config.num_envs)
         hooks, log = node_hooks(context, experiment), open_log(context, experiment, stack)
-
-        def write_episode(record: dict[str, float], number: int = 0) -> None:
-            hooks.emit("on_episode", Episode(environments[number], record, {}))
-            log(record)
-
-        loop = make_loop(config, environments, {agent_id: actors[agent_id] for agent_id in plays}, None, write_episode)
+        loop = make_loop(config, environments, {agent_id: actors[agent_id] for agent_id in plays}, hooks, log)
         for client in clients.values():
             client.update(wait=True)
         hooks.watch(count_updates=lambda: sum(client.version for client in clients.values()))
