@@ -37,7 +37,7 @@ SIDEWAYS: set[tuple[str, str]] = {("envs", "wrappers")}
 ROOMS = {
     "experiment": [
         {"config"}, {"runs"}, {"policies"}, {"checks"}, {"evaluation"}, {"training"}, {"profiling"},
-        {"on_device", "multi_agent"},
+        {"on_device"}, {"multi_agent"},
         {"local", "offline", "iteration", "train_by_name"},
         {"launching", "sweeps", "publishing"},
     ],
@@ -69,6 +69,7 @@ OPTIONAL = {
     "gymnasium_robotics": "envs/robotics.py",
     "gymnax": "envs/jax/gymnax.py",
     "brax": "envs/jax/brax.py",
+    "jaxmarl": "envs/jax/jaxmarl.py",
     "jumanji": "envs/jax/jumanji.py",
     "navix": "envs/jax/navix.py",
     "mujoco_playground": "envs/jax/playground.py",

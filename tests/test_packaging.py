@@ -94,7 +94,7 @@ def unmet(lock: str, requirements: list[packaging.requirements.Requirement]) -> 
 
 EXTRAS = set(PYPROJECT["project"]["optional-dependencies"])
 # They want another mujoco than dm_control's or an older gymnasium than box2d's, and so environments of their own.
-LOCKED = EXTRAS - {"metaworld", "gymnax", "brax", "jumanji", "navix", "playground"}
+LOCKED = EXTRAS - {"metaworld", "gymnax", "jaxmarl", "brax", "jumanji", "navix", "playground"}
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ import tree
 from agentkit import specs
 from agentkit.envs import prefixes
 from agentkit.envs.jax.base import JaxEnvironment
+from agentkit.envs.jax.multi_agent_base import JaxMultiAgentEnvironment
 from agentkit.envs.wrapping import Wrapper, prepare, wrap, wrap_inside
 from agentkit.errors import ConfigError, unknown_name
 from agentkit.importing import import_callable
@@ -274,6 +275,8 @@ def _as_dm_env(made: Any, seed: int, name: str) -> dm_env.Environment:
     """Gives gymnasium's and dm_control's environments dm_env's interface, and makes each ready for an agent."""
     families = {cls.__module__.partition(".")[0] for cls in type(made).__mro__}
     control = sys.modules.get("dm_control.rl.control")
+    if isinstance(made, JaxMultiAgentEnvironment):
+        raise prefixes.several_agents(name)
     if isinstance(made, JaxEnvironment):
         from agentkit.envs.jax.dm_environment import DmEnvironment
 

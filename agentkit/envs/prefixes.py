@@ -49,7 +49,7 @@ _ROOMS = {**dict.fromkeys(("brax", "gymnax", "jumanji", "navix", "playground"), 
 GYMNASIUM_PREFIXES = ("gymnasium", "gymnasium_vector", "atari", "metaworld", "minigrid", "robotics")
 """Prefixes of environments that gymnasium makes, and that draw with ``render_mode="rgb_array"``."""
 
-OF_SEVERAL_AGENTS = ("openspiel", "pettingzoo")
+OF_SEVERAL_AGENTS = ("jaxmarl", "openspiel", "pettingzoo")
 """Prefixes of packages whose environments have several agents: `envs.make_multi_agent` makes them."""
 OWN_OF_SEVERAL_AGENTS = {
     "come_and_go": "come_and_go.ComeAndGo",
@@ -58,6 +58,8 @@ OWN_OF_SEVERAL_AGENTS = {
     "two_step_game": "two_step_game.TwoStepGame",
 }
 """agentkit's own environments of several agents, each with its file in ``agentkit/envs/multi_agent`` and its class."""
+IN_JAX_OF_SEVERAL_AGENTS = {"two_step_game": "two_step_game.TwoStepGame"}
+"""Those that follow ``jax:``, each with its file in ``agentkit/envs/jax`` and its class."""
 
 _registered: dict[str, Factory] = {}
 
@@ -145,7 +147,8 @@ def has_several_agents(name: str) -> bool:
     prefix, _, rest = name.partition(":")
     if prefix in _registered:
         return False
-    return prefix in OF_SEVERAL_AGENTS or (prefix == "agentkit" and rest in OWN_OF_SEVERAL_AGENTS)
+    own = {"agentkit": OWN_OF_SEVERAL_AGENTS, "jax": IN_JAX_OF_SEVERAL_AGENTS}
+    return prefix in OF_SEVERAL_AGENTS or rest in own.get(prefix, ())
 
 
 def refuse_several_agents(name: str) -> None:
@@ -155,10 +158,15 @@ def refuse_several_agents(name: str) -> None:
         ConfigError: it is one, and no prefix of the user's own.
     """
     if has_several_agents(name):
-        raise ConfigError(
-            f"{name} has several agents, and this is for one agent. Say who plays whom: --policies shared (or each), "
-            "in Python agentkit.MultiAgentConfig; see docs/several_agents.md."
-        )
+        raise several_agents(name)
+
+
+def several_agents(name: str) -> ConfigError:
+    """Returns the error of an environment of several agents where one agent is to act."""
+    return ConfigError(
+        f"{name} has several agents, and this is for one agent. Say who plays whom: --policies shared (or each), "
+        "in Python agentkit.MultiAgentConfig; see docs/several_agents.md."
+    )
 
 
 def split_several(name: str) -> tuple[str, str]:
@@ -168,7 +176,9 @@ def split_several(name: str) -> tuple[str, str]:
         UnknownNameError: it is none; proposes the nearest match.
     """
     if not has_several_agents(name):
-        known = [f"agentkit:{own}" for own in OWN_OF_SEVERAL_AGENTS] + ["openspiel:NAME", "pettingzoo:FAMILY/NAME"]
+        known = [f"agentkit:{own}" for own in OWN_OF_SEVERAL_AGENTS]
+        known += [f"jax:{own}" for own in IN_JAX_OF_SEVERAL_AGENTS]
+        known += ["jaxmarl:NAME", "openspiel:NAME", "pettingzoo:FAMILY/NAME"]
         advice = "Those of one agent take no policies."
         raise unknown_name("environment of several agents", name, known, advice)
     prefix, _, rest = name.partition(":")

@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from agentkit.experiment.multi_agent.config import MultiAgentConfig as MultiAgentConfig
     from agentkit.experiment.multi_agent.config import Pool as Pool
     from agentkit.experiment.multi_agent.config import read_multi_agent_config as read_multi_agent_config
-    from agentkit.experiment.multi_agent.evaluation import evaluate_multi_agent as evaluate_multi_agent
+    from agentkit.experiment.multi_agent.judging.evaluation import evaluate_multi_agent as evaluate_multi_agent
+    from agentkit.experiment.multi_agent.judging.tournament import Tournament as Tournament
+    from agentkit.experiment.multi_agent.judging.tournament import play_tournament as play_tournament
     from agentkit.experiment.multi_agent.loading import load as load
     from agentkit.experiment.multi_agent.loading import load_multi_agent as load_multi_agent
-    from agentkit.experiment.multi_agent.tournament import Tournament as Tournament
-    from agentkit.experiment.multi_agent.tournament import play_tournament as play_tournament
     from agentkit.experiment.offline import OfflineConfig as OfflineConfig
     from agentkit.experiment.offline import read_offline_config as read_offline_config
     from agentkit.experiment.offline import resume_offline as resume_offline
@@ -87,9 +87,9 @@ _NAMES = {
     "launching.run": ("LaunchResult", "launch", "resume_launch", "run_program"),
     "local": ("resume", "run"),
     "multi_agent.config": ("Frozen", "MultiAgentConfig", "Pool", "read_multi_agent_config"),
-    "multi_agent.evaluation": ("evaluate_multi_agent",),
+    "multi_agent.judging.evaluation": ("evaluate_multi_agent",),
+    "multi_agent.judging.tournament": ("Tournament", "play_tournament"),
     "multi_agent.loading": ("load", "load_multi_agent"),
-    "multi_agent.tournament": ("Tournament", "play_tournament"),
     "offline": ("OfflineConfig", "read_offline_config", "resume_offline", "run_offline"),
     "policies.export.formats": ("DifferentActionsError",),
     "policies.loaded_policy": ("LoadedPolicy",),

@@ -24,6 +24,7 @@ from agentkit.experiment.checks.user_tracebacks import shorten
 from agentkit.experiment.config import callback_record
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.evaluation.training_films import check_films, open_evaluations
+from agentkit.experiment.multi_agent import on_device as several_on_device
 from agentkit.experiment.multi_agent.build import build as build_multi_agent
 from agentkit.experiment.multi_agent.config import MultiAgentConfig, is_of_several_agents, read_multi_agent_config
 from agentkit.experiment.on_device.build import build as build_on_device
@@ -136,7 +137,9 @@ def started(experiment: Any, resume: bool, profile: Profile | None = None) -> It
             "replay: 'served' is the server of a program of many processes, agentkit.launch (agentkit launch). In one "
             "process the same tables are replay='in_process'."
         )
-    if experiment.on_device:
+    if experiment.on_device and isinstance(experiment, MultiAgentConfig):
+        several_on_device.check_settings(experiment)
+    elif experiment.on_device:
         check_settings(experiment, is_profiled=profile is not None)
         check_devices(experiment.devices, experiment.num_envs or 1, "environments")
     hooks = Hooks(experiment)
@@ -148,7 +151,8 @@ def started(experiment: Any, resume: bool, profile: Profile | None = None) -> It
         try:
             found = prepare(experiment, resume)
             if isinstance(experiment, MultiAgentConfig):
-                training = build_multi_agent(experiment, stack, found, hooks, resume=resume)
+                build_several = several_on_device.build if experiment.on_device else build_multi_agent
+                training = build_several(experiment, stack, found, hooks, resume=resume)
             elif experiment.on_device:
                 training = build_on_device(experiment, stack, found, hooks, resume=resume)
             else:

@@ -13,7 +13,7 @@ from agentkit.cli.looking import watch
 from agentkit.envs.multi_agent.tic_tac_toe import TicTacToe
 from agentkit.errors import ConfigError, SpecError, UnknownNameError
 from agentkit.experiment.multi_agent.config import read_to_judge
-from agentkit.experiment.multi_agent.filming import filmed_agents
+from agentkit.experiment.multi_agent.judging.filming import filmed_agents
 
 DQN = dqn.make_agent(dqn.Config(batch_size=8, min_replay_size=16, hidden_sizes=(8,), n_step=2))
 

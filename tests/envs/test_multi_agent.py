@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tree
 
 from agentkit import envs
 from agentkit.envs.multi_agent.base import BetweenTurns, TurnEnvironment, one_reward_spec
@@ -292,3 +293,17 @@ def test_what_cannot_be_reseeded_cannot_be_resumable():
 
     with pytest.raises(ConfigError, match=r"Fixed has no reseed\(seed\)"):
         ResumableMultiAgentEnvironment(Fixed())
+
+
+class TestTwoStepGameInJax(MultiAgentEnvironmentContract):
+    def make_environment(self):
+        return envs.make_multi_agent("jax:two_step_game", seed=3)
+
+
+def test_the_two_step_game_in_jax_is_its_twin():
+    ours, twin = envs.make_multi_agent("jax:two_step_game"), envs.make_multi_agent("agentkit:two_step_game")
+    assert ours.agent_specs() == twin.agent_specs() and ours.state_spec() == twin.state_spec()
+    for one, other in zip(rollout(ours, 200), rollout(twin, 200), strict=True):
+        for agent_id in one:
+            tree.map_structure(np.testing.assert_array_equal, one[agent_id], other[agent_id])
+        np.testing.assert_array_equal(ours.state(), twin.state())

@@ -20,7 +20,7 @@ from agentkit.envs.jax.time_steps import first_step
 from agentkit.errors import ConfigError, NonFiniteError
 from agentkit.experiment import ResumeError, load
 from agentkit.experiment.on_device.acting import start
-from agentkit.experiment.on_device.loop import MOST_ROUNDS, DeviceLoop
+from agentkit.experiment.on_device.loop import MOST_ROUNDS, DeviceLoop, make_rounds
 from agentkit.experiment.on_device.segments import collect
 from agentkit.learning import Linear, Update, UpdateOutput
 from agentkit.learning.compiled import initial_state
@@ -47,7 +47,8 @@ def make_loop(environment, num_envs=4, name="a2c", **settings):
     agent = registry.make(name, SMALL | settings).with_num_envs(num_envs)
     networks = agent.make_networks(specs.make_environment_spec(environment))
     update = agent.make_update(networks)
-    loop = DeviceLoop(environment, agent.make_policy(networks), update, agent.experience, num_envs)
+    rounds = make_rounds(environment, agent.make_policy(networks), update, agent.experience, num_envs)
+    loop = DeviceLoop(rounds)
     return loop, jax.jit(update.init)
 
 
@@ -159,7 +160,7 @@ def test_all_chunks_run_one_program_whatever_types_an_update_returns():
 
     own = Update(lambda key: 0.5, update, lambda _: {"policy": ()})
     policy = stateless_policy(lambda params, key, observation: jnp.int32(0))
-    loop = DeviceLoop(CartPole(), policy, own, Segments(SegmentsConfig(segment_length=4, batch_size=2)), 2)
+    loop = DeviceLoop(make_rounds(CartPole(), policy, own, Segments(SegmentsConfig(segment_length=4, batch_size=2)), 2))
     key = jax.random.PRNGKey(0)
     chunk = loop.run(initial_state(own, key), loop.start(key), start_tally(0), target=10**9, num_rounds=1)
     times = len(traced)
@@ -204,7 +205,9 @@ def test_resets_are_drawn_from_a_pool_that_each_round_makes_anew(pool, most):
         return training, UpdateOutput({"marks": batch.data.observation[:, :, 0]})
 
     experience = Segments(SegmentsConfig(segment_length=8, batch_size=6), num_envs=6)
-    loop = DeviceLoop(environment, policy, Update(lambda key: (), update, lambda _: {"policy": ()}), experience, 6)
+    loop = DeviceLoop(
+        make_rounds(environment, policy, Update(lambda key: (), update, lambda _: {"policy": ()}), experience, 6)
+    )
     first = loop.run((), loop.start(jax.random.PRNGKey(0)), start_tally(0), 10**6, 1)
     for _ in range(3):
         seen.append(np.unique(np.asarray(first.state.metrics["marks"])[:, 5:]))  # Episodes that began in this round.

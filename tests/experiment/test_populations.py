@@ -26,7 +26,7 @@ from agentkit.cli import main
 from agentkit.envs.jax.cartpole import CartPole
 from agentkit.errors import ConfigError
 from agentkit.experiment.on_device.build import find_parts
-from agentkit.experiment.on_device.loop import DeviceLoop
+from agentkit.experiment.on_device.loop import DeviceLoop, make_rounds
 from agentkit.experiment.on_device.members import Members
 from agentkit.experiment.on_device.population import Population
 from agentkit.experiment.sweeps import run_sweep, together
@@ -85,7 +85,7 @@ def test_a_member_comes_out_as_it_would_alone(experience):
     update, policy = summing_update(getattr(experience.config, "prioritized", False)), random_policy()
 
     def make_loop(members):
-        return DeviceLoop(CartPole(max_steps=30), policy, update, experience, 2, members)
+        return DeviceLoop(make_rounds(CartPole(max_steps=30), policy, update, experience, 2, members), members)
 
     population = Population(lambda _: make_loop(Members(True)), {}, [jax.random.PRNGKey(i) for i in range(3)])
     population.start()

@@ -19,9 +19,11 @@ from agentkit.envs.jax.memory_chain import MemoryChain
 from agentkit.envs.jax.point_mass import PointMass
 from agentkit.errors import ConfigError, NonFiniteError
 from agentkit.experiment.on_device.acting import start, take_step
-from agentkit.experiment.on_device.loop import DeviceLoop
-from agentkit.experiment.on_device.replay.replay_rounds import ReplayRounds, Store, UpdatesDue, find_rate, make_keeper
+from agentkit.experiment.on_device.loop import DeviceLoop, make_rounds
+from agentkit.experiment.on_device.replay.learning import UpdatesDue, find_rate
+from agentkit.experiment.on_device.replay.replay_rounds import ReplayRounds
 from agentkit.experiment.on_device.replay.ring import draw, set_priorities
+from agentkit.experiment.on_device.replay.store import Store, make_keeper
 from agentkit.learning import Linear, rate_limit
 from agentkit.replay import InProcessReplay
 from agentkit.testing.learning import learns
@@ -51,7 +53,8 @@ def make_loop(environment, num_envs=4, name="dqn", **settings):
     agent = make_agent(name, settings)
     networks = agent.make_networks(specs.make_environment_spec(environment))
     update = agent.make_update(networks)
-    loop = DeviceLoop(environment, agent.make_policy(networks), update, agent.experience, num_envs)
+    rounds = make_rounds(environment, agent.make_policy(networks), update, agent.experience, num_envs)
+    loop = DeviceLoop(rounds)
     return loop, jax.jit(update.init)
 
 
@@ -88,7 +91,7 @@ def make_parts(environment, num_envs, experience):
     @jax.jit
     def step(acting, store):
         after, row, _ = take_step(environment, policy, (), acting, jax.vmap(environment.reset))
-        return after, row, Store(*keeper.add(store.recent, store.ring, acting, row, after), store.key)
+        return after, row, Store(*keeper.add(store.recent, store.ring, acting.timestep, row, after.timestep), store.key)
 
     return policy, acting, store, step
 

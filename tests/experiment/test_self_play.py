@@ -10,8 +10,8 @@ from agentkit.agents import dqn
 from agentkit.cli import main
 from agentkit.errors import AgentkitError, CheckpointError, ConfigError, UnknownNameError
 from agentkit.experiment.local import started
+from agentkit.experiment.multi_agent.judging.tournament import elo_of
 from agentkit.experiment.multi_agent.self_play import Earlier, chances, score_of
-from agentkit.experiment.multi_agent.tournament import elo_of
 from agentkit.learning import Linear
 from tests.experiment.perfect_player import free, losing_lines, perfect_moves, play, player_of, value
 from tests.experiment.test_multi_agent import DQN, assert_equal, config, saved

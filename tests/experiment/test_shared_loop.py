@@ -10,7 +10,7 @@ from tests.experiment.test_devices import on_two_devices
 SETUP = """
 import jax, jax.numpy as jnp, numpy as np
 from agentkit.envs.jax.cartpole import CartPole
-from agentkit.experiment.on_device.loop import DeviceLoop
+from agentkit.experiment.on_device.loop import DeviceLoop, make_rounds
 from agentkit.experiment.on_device.members import ALONE, Members
 from agentkit.experiment.on_device.population import Population
 from agentkit.learning.finite import start_tally
@@ -22,7 +22,8 @@ def devices_of(nest):
 
 def make_loop(experience, members=ALONE, devices=None):
     update = summing_update(getattr(experience.config, "prioritized", False))
-    return DeviceLoop(CartPole(max_steps=30), random_policy(), update, experience, 2, members, devices)
+    rounds = make_rounds(CartPole(max_steps=30), random_policy(), update, experience, 2, members)
+    return DeviceLoop(rounds, members, devices)
 
 def assert_close(one, other):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), one, other)

@@ -76,7 +76,7 @@ def _play(arguments: argparse.Namespace, film: Any, window: Window | None, **opt
 
 def _play_several(arguments: argparse.Namespace, film: Any, window: Window | None, **options: Any) -> Sequence[str]:
     """Plays several agents; returns lines about them, and none where the window was closed."""
-    from agentkit.experiment.multi_agent.evaluation import evaluate_multi_agent, show_multi_agent
+    from agentkit.experiment.multi_agent.judging.evaluation import evaluate_multi_agent, show_multi_agent
 
     opponents = opponents_of(arguments)
     with interruptible():

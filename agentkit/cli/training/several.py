@@ -27,7 +27,6 @@ _REFUSED = (
     (("workers", "ready"), "environments are stepped in the process that acts"),
     (("replay",), "each policy has one of its own: in this process, or served where it is launched"),
     (("inference",), "actors have the parameters of all policies"),
-    (("on_device",), "the compiled loop is for one agent"),
     (("data", "data_share", "init_from", "init_checkpoint"), "policies begin anew; Frozen in Python plays as it was"),
     (("devices",), "learners share one device"),
     (("wrapper", "column", "view"), "they are of one agent's stream; change the environment itself"),
@@ -41,6 +40,7 @@ _REFUSED = (
 _FIELDS = {
     "seed": "seed",
     "num_envs": "num_envs",
+    "on_device": "on_device",
     "count_steps_by": "count_steps_by",
     "eval_every": "evaluation_period",
     "eval_episodes": "evaluation_episodes",

@@ -12,6 +12,8 @@ from typing import Any
 
 import dm_env
 
+from agentkit.core import MultiAgentEnvironment
+from agentkit.envs.prefixes import IN_JAX_OF_SEVERAL_AGENTS
 from agentkit.errors import unknown_name
 
 _OWN = {
@@ -38,11 +40,32 @@ def make(name: str, seed: int = 0, **kwargs: Any) -> dm_env.Environment:
 
     if name not in _OWN:
         raise unknown_name("environment", f"jax:{name}", [f"jax:{known}" for known in _OWN])
-    module, attribute = _OWN[name].split(".")
-    cls = getattr(importlib.import_module(f"agentkit.envs.jax.{module}"), attribute)
-    known = [*inspect.signature(cls).parameters, "reset_pool"]
     pool = kwargs.pop("reset_pool", None)
+    return DmEnvironment(with_reset_pool(_make(name, _OWN[name], kwargs, ["reset_pool"]), pool), seed)
+
+
+def make_multi_agent(name: str, seed: int = 0, **kwargs: Any) -> MultiAgentEnvironment:
+    """Makes an environment of several agents in JAX by name, as an ordinary one.
+
+    Args:
+        name: what follows ``jax:``, of `IN_JAX_OF_SEVERAL_AGENTS`.
+        seed: of the episodes.
+        **kwargs: settings of the environment.
+
+    Raises:
+        UnknownNameError: there is no such setting; proposes the nearest one.
+    """
+    from agentkit.envs.jax.multi_agent_host import HostMultiAgentEnvironment  # Loads JAX.
+
+    return HostMultiAgentEnvironment(_make(name, IN_JAX_OF_SEVERAL_AGENTS[name], kwargs, []), seed)
+
+
+def _make(name: str, where: str, kwargs: dict[str, Any], others: list[str]) -> Any:
+    """Returns an environment of a class; its settings may be called as its parameters, or as `others`."""
+    module, attribute = where.split(".")
+    cls = getattr(importlib.import_module(f"agentkit.envs.jax.{module}"), attribute)
+    known = [*inspect.signature(cls).parameters, *others]
     for key in kwargs:
         if key not in known:
             raise unknown_name(f"setting of jax:{name}", key, known)
-    return DmEnvironment(with_reset_pool(cls(**kwargs), pool), seed)
+    return cls(**kwargs)

@@ -33,7 +33,7 @@ class DmEnvironment(dm_env.Environment):
         """Compiles nothing yet; equal environments are compiled once."""
         check_not_forked()
         self.jax_environment = environment
-        self._reset, self._step = _compiled(environment)
+        self._reset, self._step = compiled_steps(environment)
         self._action_spec = environment.action_spec()
         self._num_actions = getattr(self._action_spec, "num_values", None)
         self._state: Any = None
@@ -42,13 +42,13 @@ class DmEnvironment(dm_env.Environment):
 
     def reseed(self, seed: int) -> None:
         """Makes the next reset begin an episode that depends on `seed` alone."""
-        self._key = jax.device_put(jax.random.PRNGKey(seed), _cpu())  # Where the key is, all else is computed.
+        self._key = on_cpu(jax.random.PRNGKey(seed))  # Where the key is, all else is computed.
 
     def reset(self) -> dm_env.TimeStep:
         """Starts an episode."""
         self._key, self._state, timestep = self._reset(self._key)
         self._is_over = False
-        return dm_env.TimeStep(dm_env.StepType.FIRST, None, None, _to_numpy(timestep.observation))
+        return dm_env.TimeStep(dm_env.StepType.FIRST, None, None, to_numpy(timestep.observation))
 
     def step(self, action: Nest) -> dm_env.TimeStep:
         """Takes an action; after LAST it starts an episode instead and ignores the action."""
@@ -58,7 +58,7 @@ class DmEnvironment(dm_env.Environment):
             checked_action(action, self._num_actions)
         cast = tree.map_structure(lambda spec, leaf: np.asarray(leaf, spec.dtype), self._action_spec, action)
         self._key, self._state, timestep = self._step(self._key, self._state, cast)
-        step_type, reward, discount, observation = _to_numpy(timestep)
+        step_type, reward, discount, observation = to_numpy(timestep)
         self._is_over = int(step_type) == dm_env.StepType.LAST
         return dm_env.TimeStep(_STEP_TYPES[int(step_type)], reward, discount, observation)
 
@@ -84,7 +84,7 @@ class DmEnvironment(dm_env.Environment):
 
 
 @functools.lru_cache(maxsize=16)
-def _compiled(environment: JaxEnvironment) -> tuple[Callable[..., tuple], Callable[..., tuple]]:
+def compiled_steps(environment: JaxEnvironment) -> tuple[Callable[..., tuple], Callable[..., tuple]]:
     """Returns ``key -> (key, state, time step)`` and ``(key, state, action) -> (key, state, time step)``."""
 
     def reset(key: jax.Array) -> tuple:
@@ -107,6 +107,12 @@ def _cpu() -> jax.Device | None:
         return None
 
 
-def _to_numpy(nest: Nest) -> Nest:
+def on_cpu(key: jax.Array) -> jax.Array:
+    """Returns a key on the CPU, where all that is computed from it is then."""
+    return jax.device_put(key, _cpu())
+
+
+def to_numpy(nest: Nest) -> Nest:
+    """Returns a nest as numpy arrays of its own."""
     # Copies: on a CPU numpy would see JAX's own buffer, which is read-only.
     return jax.tree.map(np.array, nest)

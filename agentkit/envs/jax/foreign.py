@@ -16,7 +16,7 @@ import numpy as np
 from agentkit import specs
 from agentkit.envs.jax.base import JaxEnvironment
 from agentkit.envs.jax.time_steps import first_step, next_step
-from agentkit.errors import unknown_name
+from agentkit.errors import SpecError, unknown_name
 from agentkit.types import Array, Nest
 
 Settings = tuple[tuple[str, Any], ...]
@@ -34,11 +34,11 @@ def keywords_of(*functions: Callable[..., Any]) -> list[str]:
     ]
 
 
-def dtypes_after_a_step(reset: Callable[[Array], Any], step: Callable[[Any, Nest], Any], action: specs.Array) -> Nest:
+def dtypes_after_a_step(reset: Callable[[Array], Any], step: Callable[[Any, Nest], Any], action: Nest) -> Nest:
     """Returns the dtypes of a state that has been stepped: a reset's may be Python's numbers, which a loop refuses."""
 
     def move(key: Array) -> Any:
-        return step(reset(key), jnp.zeros(action.shape, action.dtype))
+        return step(reset(key), jax.tree.map(lambda spec: jnp.zeros(spec.shape, spec.dtype), action))
 
     return jax.tree.map(lambda leaf: leaf.dtype, jax.eval_shape(move, jax.random.PRNGKey(0)))
 
@@ -46,6 +46,31 @@ def dtypes_after_a_step(reset: Callable[[Array], Any], step: Callable[[Any, Nest
 def cast(nest: Nest, dtypes: Nest) -> Nest:
     """Returns a nest as arrays of the given dtypes."""
     return jax.tree.map(jnp.asarray, nest, dtypes)
+
+
+def spec_of_space(space: Any, name: str, environment: str) -> specs.Array:
+    """Returns the spec of a space as gymnax and JaxMARL have them.
+
+    Args:
+        space: with ``n``, or with ``low`` and ``high``.
+        name: "observation" or "action".
+        environment: for messages.
+
+    Raises:
+        SpecError: it is another one, or actions have no bounds.
+    """
+    if hasattr(space, "n"):
+        return specs.DiscreteArray(int(space.n), dtype=np.int32, name=name)
+    if not hasattr(space, "low"):
+        raise SpecError(f"{environment}: expected a {name} space Box or Discrete, found {space}.")
+    dtype = np.dtype(space.dtype)
+    low, high = (np.broadcast_to(np.asarray(bound, dtype), space.shape) for bound in (space.low, space.high))
+    if dtype.kind == "f":  # The largest numbers stand for no bound.
+        most = np.finfo(dtype).max
+        low, high = np.where(low <= -most, -np.inf, low), np.where(high >= most, np.inf, high)
+    if name == "action" and not np.isfinite([low, high]).all():
+        raise SpecError(f"{environment}: expected bounded actions, found {space}.")
+    return specs.BoundedArray(space.shape, dtype, low, high, name)
 
 
 def unbounded(example: Nest) -> Nest:

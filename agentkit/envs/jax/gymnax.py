@@ -15,11 +15,11 @@ import numpy as np
 from agentkit import specs
 from agentkit.envs.jax.base import JaxEnvironment
 from agentkit.envs.jax.dm_environment import DmEnvironment
-from agentkit.envs.jax.foreign import Settings, cast, dtypes_after_a_step
+from agentkit.envs.jax.foreign import Settings, cast, dtypes_after_a_step, spec_of_space
 from agentkit.envs.jax.pooled import with_reset_pool
 from agentkit.envs.jax.time_steps import first_step, next_step
 from agentkit.envs.prefixes import check_known, check_settings
-from agentkit.errors import ConfigError, SpecError, missing_extra
+from agentkit.errors import ConfigError, missing_extra
 from agentkit.types import Array, Nest
 
 try:
@@ -94,7 +94,7 @@ class Gymnax(JaxEnvironment):
         with jax.ensure_compile_time_eval():  # Where a step is compiled, the bounds are numbers all the same.
             spaces = environment.observation_space(params), environment.action_space(params)
             names, of = ("observation", "action"), f"gymnax:{self.name}"
-            observation, action = (_to_spec(space, name, of) for space, name in zip(spaces, names, strict=True))
+            observation, action = (spec_of_space(space, name, of) for space, name in zip(spaces, names, strict=True))
         return observation, action
 
     def observation_spec(self) -> specs.Array:
@@ -131,18 +131,3 @@ class Gymnax(JaxEnvironment):
     def _observed(self, observation: Array) -> Array:
         spec = self.observation_spec()
         return jnp.reshape(jnp.asarray(observation, spec.dtype), spec.shape)
-
-
-def _to_spec(space: Any, name: str, environment: str) -> specs.Array:
-    if hasattr(space, "n"):
-        return specs.DiscreteArray(int(space.n), dtype=np.int32, name=name)
-    if not hasattr(space, "low"):
-        raise SpecError(f"{environment}: expected a {name} space Box or Discrete, found {space}.")
-    dtype = np.dtype(space.dtype)
-    low, high = (np.broadcast_to(np.asarray(bound, dtype), space.shape) for bound in (space.low, space.high))
-    if dtype.kind == "f":  # The largest numbers stand for no bound.
-        most = np.finfo(dtype).max
-        low, high = np.where(low <= -most, -np.inf, low), np.where(high >= most, np.inf, high)
-    if name == "action" and not np.isfinite([low, high]).all():
-        raise SpecError(f"{environment}: expected bounded actions, found {space}.")
-    return specs.BoundedArray(space.shape, dtype, low, high, name)

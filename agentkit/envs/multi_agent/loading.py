@@ -11,6 +11,7 @@ from typing import Any
 import dm_env
 
 from agentkit.core import MultiAgentEnvironment
+from agentkit.envs.jax.multi_agent_base import JaxMultiAgentEnvironment
 from agentkit.envs.prefixes import OF_SEVERAL_AGENTS, OWN_OF_SEVERAL_AGENTS, check_settings, split_several
 from agentkit.errors import ConfigError, SpecError
 
@@ -20,9 +21,9 @@ def make_multi_agent(environment: Any, /, seed: int = 0, *, raw: bool = False, *
 
     Args:
         environment: ``agentkit:tic_tac_toe``, ``agentkit:matrix_game`` and the like, ``pettingzoo:FAMILY/NAME`` such
-            as ``pettingzoo:classic/tictactoe_v3``, or ``openspiel:NAME``; or a class, a function or an instance (which
-            is copied) of a `core.MultiAgentEnvironment`, of PettingZoo's kinds, of OpenSpiel's games, or of a dm_env
-            environment.
+            as ``pettingzoo:classic/tictactoe_v3``, ``openspiel:NAME``, ``jax:two_step_game`` or ``jaxmarl:NAME``; or a
+            class, a function or an instance (which is copied) of a `core.MultiAgentEnvironment`, of PettingZoo's kinds,
+            of OpenSpiel's games, of a `envs.jax.multi_agent_base.JaxMultiAgentEnvironment`, or of a dm_env environment.
         seed: seeds everything; the same seed gives the same episodes for the same actions.
         raw: True gives it behind the interface only; False (the default) with actions in [-1, 1], single precision, and
             `save`/`restore` in mid-episode where it has `reseed`.
@@ -50,8 +51,11 @@ def make_multi_agent(environment: Any, /, seed: int = 0, *, raw: bool = False, *
 def _make(environment: Any, seed: int, settings: dict[str, Any]) -> Any:
     if isinstance(environment, str):
         prefix, rest = split_several(environment)
+        if prefix == "jax":
+            return importlib.import_module("agentkit.envs.jax").make_multi_agent(rest, seed, **settings)
         if prefix in OF_SEVERAL_AGENTS:
-            return importlib.import_module(f"agentkit.envs.multi_agent.{prefix}").make(rest, seed, **settings)
+            room = "jax" if prefix == "jaxmarl" else "multi_agent"
+            return importlib.import_module(f"agentkit.envs.{room}.{prefix}").make(rest, seed, **settings)
         file, name = OWN_OF_SEVERAL_AGENTS[rest].split(".")
         own = getattr(importlib.import_module(f"agentkit.envs.multi_agent.{file}"), name)
         check_settings(environment, settings, set(inspect.signature(own).parameters) - {"seed"})
@@ -78,6 +82,10 @@ def _call(factory: Any, seed: int, settings: dict[str, Any]) -> Any:
 def _adapted(made: Any, seed: int) -> MultiAgentEnvironment:
     if isinstance(made, MultiAgentEnvironment):
         return made
+    if isinstance(made, JaxMultiAgentEnvironment):
+        from agentkit.envs.jax.multi_agent_host import HostMultiAgentEnvironment  # Loads JAX.
+
+        return HostMultiAgentEnvironment(made, seed)
     if "pyspiel" in sys.modules and isinstance(made, sys.modules["pyspiel"].Game):
         from agentkit.envs.multi_agent.openspiel import OpenSpiel
 

@@ -12,8 +12,9 @@ from agentkit.envs.base import checked_action
 from agentkit.envs.multi_agent.base import TurnEnvironment, one_reward_spec
 from agentkit.types import AgentId, Nest
 
-_IDS = ("agent_1", "agent_2")
-_PAYOFFS = np.array([[[7.0, 7.0], [7.0, 7.0]], [[0.0, 1.0], [1.0, 8.0]]])
+AGENT_IDS = ("agent_1", "agent_2")
+PAYOFFS = np.array([[[7.0, 7.0], [7.0, 7.0]], [[0.0, 1.0], [1.0, 8.0]]])
+"""What both together get: by matrix, by agent_1's action, by agent_2's."""
 
 
 @final
@@ -35,23 +36,23 @@ class TwoStepGame(TurnEnvironment):
 
     def __init__(self, seed: int = 0):
         spec = one_reward_spec(self.state_spec(), specs.DiscreteArray(2, np.int32, "action"))
-        super().__init__(dict.fromkeys(_IDS, spec), seed)
+        super().__init__(dict.fromkeys(AGENT_IDS, spec), seed)
 
     def _start(self) -> None:
         self._place = 0
 
     def _advance(self, actions: Mapping[AgentId, Nest]) -> None:
-        row, column = (checked_action(actions[agent_id], 2) for agent_id in _IDS)
+        row, column = (checked_action(actions[agent_id], 2) for agent_id in AGENT_IDS)
         if self._place == 0:
             self._place = 1 + row
             return
-        payoff, self._place = _PAYOFFS[self._place - 1, row, column], 3
-        for agent_id in _IDS:
+        payoff, self._place = PAYOFFS[self._place - 1, row, column], 3
+        for agent_id in AGENT_IDS:
             self._reward(agent_id, float(payoff / 2))
             self._end(agent_id, self.state())
 
     def _acting(self) -> Iterable[AgentId]:
-        return _IDS if self._place < 3 else ()
+        return AGENT_IDS if self._place < 3 else ()
 
     def _observe(self, agent_id: AgentId) -> np.ndarray:
         return self.state()

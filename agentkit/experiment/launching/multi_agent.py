@@ -23,9 +23,9 @@ from agentkit.experiment.launching.nodes.learner import learner_node
 from agentkit.experiment.launching.nodes.multi_agent import multi_agent_actor_node, multi_agent_evaluator_node
 from agentkit.experiment.launching.nodes.replay import replay_node
 from agentkit.experiment.launching.program import LaunchConfig, allow_steps, make_roles
-from agentkit.experiment.multi_agent.build import check_same_policies, make_policies
 from agentkit.experiment.multi_agent.config import MultiAgentConfig, who_plays
 from agentkit.experiment.multi_agent.learner_folders import learner_folder
+from agentkit.experiment.multi_agent.parts import check_same_policies, make_policies
 from agentkit.experiment.multi_agent.players import Trained
 from agentkit.experiment.runs.config_json import check_run_directory, read_record, write_config
 from agentkit.experiment.runs.resume_checks import ResumeError, check_code

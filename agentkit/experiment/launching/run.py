@@ -30,8 +30,8 @@ from agentkit.experiment.launching.sharing.callbacks import restored_states, sto
 from agentkit.experiment.launching.sharing.common import find_spec
 from agentkit.experiment.launching.sharing.exploring import restored_values
 from agentkit.experiment.launching.sharing.transports import forget_parameters
-from agentkit.experiment.multi_agent.build import NoPolicy
 from agentkit.experiment.multi_agent.config import MultiAgentConfig, is_of_several_agents, read_multi_agent_config
+from agentkit.experiment.multi_agent.parts import NoPolicy
 from agentkit.experiment.policies.loading import Policies
 from agentkit.experiment.policies.result import Result
 from agentkit.experiment.runs.config_json import check_run_directory, read_config, read_record, write_config
@@ -132,6 +132,7 @@ def _launch_several(
     resume: bool,
     on_status: Callable[[dict[str, Any]], None] | None,
 ) -> LaunchResult:
+    _refuse_on_device(config)
     experiment: Any = config  # It has what both kinds of experiment are asked for.
     Hooks(experiment)  # Refuses callbacks of no use.
     check_run_directory(experiment, resume)
@@ -269,6 +270,14 @@ def resume_launch(
     return launch(experiment, resume=True, callbacks=callbacks, **{**saved, **changes})
 
 
+def _refuse_on_device(experiment: ExperimentConfig | MultiAgentConfig) -> None:
+    if experiment.on_device:
+        raise ConfigError(
+            "on_device: the compiled loop is one process. Use agentkit.run (agentkit train --on-device), or leave it "
+            "out."
+        )
+
+
 def prepare_launch(experiment: ExperimentConfig, resume: bool, config: dict[str, Any]) -> checkpoint.Checkpoint | None:
     """Looks at the run folder before anything is started; the checkpoint to go on from, if any."""
     if experiment.video_period:
@@ -277,11 +286,7 @@ def prepare_launch(experiment: ExperimentConfig, resume: bool, config: dict[str,
             "machine than the run folder. Set it to 0, and film from another shell, while it goes on or afterwards: "
             "agentkit evaluate RUN --video run.mp4."
         )
-    if experiment.on_device:
-        raise ConfigError(
-            "on_device: the compiled loop is one process. Use agentkit.run (agentkit train --on-device), or leave it "
-            "out."
-        )
+    _refuse_on_device(experiment)
     refuse_prior_data(experiment)
     directory = check_run_directory(experiment, resume)
     if directory is None:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, final
+from typing import Any
 
 import jax
 
 from agentkit import checkpoint
 from agentkit.actors.policy import ActorIndex
-from agentkit.agents.common.agent import Agent
 from agentkit.callbacks import Episode
 from agentkit.core import Adder
 from agentkit.counting import Counter
@@ -20,52 +18,27 @@ from agentkit.datasets import ReplayDataset
 from agentkit.envs import given
 from agentkit.envs.resumable import episode_seed
 from agentkit.envs.step_check import StepCheck
-from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment.checks.step_watch import StepWatch
-from agentkit.experiment.config import callback_record
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
-from agentkit.experiment.config.identity import difference
+from agentkit.experiment.multi_agent import on_device
 from agentkit.experiment.multi_agent.batched_loop import BatchedMultiAgentLoop
-from agentkit.experiment.multi_agent.config import MultiAgentConfig, policies_of, who_plays
-from agentkit.experiment.multi_agent.evaluation import MultiAgentEvaluator
-from agentkit.experiment.multi_agent.learner_folders import is_launched
-from agentkit.experiment.multi_agent.loading import load_player
-from agentkit.experiment.multi_agent.players import AnyPlayer, Player, Trained, make_trained
+from agentkit.experiment.multi_agent.config import MultiAgentConfig, who_plays
+from agentkit.experiment.multi_agent.judging.evaluation import MultiAgentEvaluator
+from agentkit.experiment.multi_agent.parts import NoPolicy, check_resumed, log_learner, make_policies, tell
+from agentkit.experiment.multi_agent.players import AnyPlayer, Player, Trained
 from agentkit.experiment.multi_agent.self_play import Seat, SeatAdder, SelfPlay
 from agentkit.experiment.multi_agent.work import AnyLoop, Learners, Learning, PlayAndLearn
-from agentkit.experiment.runs.logs import RunLogs, learner_row
+from agentkit.experiment.on_device.several.acting import keys_of_each
+from agentkit.experiment.runs.logs import RunLogs
 from agentkit.experiment.runs.resume_checks import begin
-from agentkit.experiment.training.devices import choose_dispatch, describe_devices
+from agentkit.experiment.training.devices import choose_dispatch
 from agentkit.experiment.training.hooks import Hooks
 from agentkit.experiment.training.own_learner import make_learner
 from agentkit.experiment.training.training_loop import Training
 from agentkit.learning import LearnerCallbacks
 from agentkit.multi_agent_loop import MultiAgentLoop
 from agentkit.replay import InProcessReplay, Replay, with_room
-from agentkit.specs import EnvironmentSpec
 from agentkit.types import AgentId
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class NoPolicy:
-    """Stands for the policy of a run that has several."""
-
-    counts: tuple[int | None, int | None] = (None, None)
-
-    @property
-    def newest(self) -> Any:
-        """Refuses to choose one.
-
-        Raises:
-            ConfigError: always.
-        """
-        raise ConfigError(
-            "A run of several agents has no single policy. Take one from its folder with agentkit.load(run, "
-            "policy=...), or play it with agentkit.evaluate_multi_agent."
-        )
-
-    best = newest
 
 
 def build(
@@ -85,13 +58,7 @@ def build(
         hooks: the callbacks.
         resume: whether the run folder may have a run in it.
     """
-    if resume and config.run_directory is not None and is_launched(config.run_directory):
-        raise CheckpointError(f"{config.run_directory} is of a launched run: use agentkit launch --resume.")
-    if found is not None:
-        check_same_policies(config, found.state["experiment"], found.path)
-        callback_record.check_same(
-            found.state["experiment"].get("callbacks", []), config.describe()["callbacks"], found.path
-        )
+    check_resumed(config, found, resume)
     watch = stack.enter_context(StepWatch(given.name_of(config.environment), config.step_timeout, beside=True))
     environments = open_environments(config, config.seed, watch, stack)
     agent_specs = environments[0].agent_specs()
@@ -104,7 +71,7 @@ def build(
     logs = RunLogs(config, stack, resume_step)  # type: ignore[arg-type]
     replays = {each.policy_id: _open_replay(config, each, number, stack, found) for number, each in enumerate(trained)}
     counter = Counter()
-    keys = dict(zip(players, _keys(config.seed, len(players)), strict=True))
+    keys = dict(zip(players, keys_of_each(jax.random.PRNGKey(config.seed), len(players)), strict=True))
     seats = self_play.seats if self_play else {}
     actors = _make_actors(config.num_envs, plays, trained, players, replays, keys, seats)
     for actor in actors.values():
@@ -114,7 +81,10 @@ def build(
         _start_learning(config, each, replays[each.policy_id], keys[each.policy_id], loop, logs, hooks, stack)
         for each in trained
     ]
-    for message in filter(None, (lacking, *_tell(plays, found, loop))):
+    unequal = None
+    if found is not None and not loop.resumable:
+        unequal = "The environment cannot be saved: it begins a new episode, and the run is not equal to another."
+    for message in filter(None, (lacking, *tell(plays), unequal)):
         logs.message(message)
     evaluator = None
     if evaluation_plan(config).period:  # type: ignore[arg-type]
@@ -187,37 +157,13 @@ def check_policies(config: MultiAgentConfig) -> dict[AgentId, str]:
         agent_specs = environment.agent_specs()
     plays = who_plays(config, agent_specs)
     trained, _ = make_policies(config, plays, agent_specs)
+    if config.on_device:
+        on_device.check_settings(config)
+        on_device.find_environment(config)
+        on_device.check_trained(config, trained)
     if config.opponents:
         SelfPlay(config.opponents, config.seed, trained, plays)
     return plays
-
-
-def make_policies(
-    config: MultiAgentConfig, plays: Mapping[AgentId, str], agent_specs: Mapping[AgentId, EnvironmentSpec]
-) -> tuple[list[Trained], dict[str, Player]]:
-    """Returns the policies that learn, and of all policies those to be judged by, by id.
-
-    Raises:
-        SpecError: an agent cannot take what it would see and do.
-        ConfigError: settings contradict each other, or there is no such run to play by the policy of.
-    """
-    trained: list[Trained] = []
-    players: dict[str, Player] = {}
-    for policy_id, policy in policies_of(config, agent_specs).items():
-        agent_ids = [agent_id for agent_id, other in plays.items() if other == policy_id]
-        spec = agent_specs[agent_ids[0]]
-        if isinstance(policy, Agent):
-            trained.append(make_trained(config, policy_id, policy, agent_ids, spec))
-            players[policy_id] = trained[-1].as_player()
-        else:
-            players[policy_id] = load_player(policy, spec)
-    return trained, players
-
-
-def _keys(seed: int, number: int) -> list[jax.Array]:
-    """Returns a key for each policy; the first is that of a run of one agent."""
-    key = jax.random.PRNGKey(seed)
-    return [key if i == 0 else jax.random.fold_in(key, i) for i in range(number)]
 
 
 def _open_replay(
@@ -287,13 +233,13 @@ def _start_learning(
     """Makes dataset and learner of a policy; each policy has a log of its own."""
     plan = trained.agent.batch_plan
     dataset = stack.enter_context(contextlib.closing(ReplayDataset(replay, plan)))
-    only = isinstance(config.policies, Agent) and config.policy_of == "shared"
-    own = None if only else logs.log(f"learner-{trained.policy_id}")
-
-    def write(row: dict[str, float]) -> None:
-        found = learner_row(row, loop.num_steps, replay.info(plan.table))
-        hooks.log_learner(logs.learner if own is None else own, {**found, "agent_steps": loop.num_agent_steps})
-
+    write = log_learner(
+        config,
+        trained.policy_id,
+        logs,
+        hooks,
+        lambda: (loop.num_steps, loop.num_agent_steps, replay.info(plan.table)),
+    )
     callbacks = LearnerCallbacks(
         publisher=trained.store,
         write_priorities=None if plan.num_prior else lambda keys, p: replay.update_priorities(plan.table, keys, p),
@@ -306,46 +252,3 @@ def _start_learning(
     stack.enter_context(contextlib.closing(learner))
     trained.client.update(wait=True)
     return Learning(trained, replay, dataset, learner)
-
-
-def _tell(plays: Mapping[AgentId, str], found: checkpoint.Checkpoint | None, loop: AnyLoop) -> list[str]:
-    """Returns lines for the user: who plays by which policy, and whether the run can be repeated."""
-    who: dict[str, list[AgentId]] = {}
-    for agent_id, policy_id in plays.items():
-        who.setdefault(policy_id, []).append(agent_id)
-    said = "; ".join(f"{policy_id}: {', '.join(agent_ids)}" for policy_id, agent_ids in who.items())
-    lines = [f"Device: {describe_devices(None)}", f"Policies: {said}"]
-    if found is not None and not loop.resumable:
-        lines.append("The environment cannot be saved: it begins a new episode, and the run is not equal to another.")
-    return lines
-
-
-def check_same_policies(config: MultiAgentConfig, saved: Mapping[str, Any], where: object) -> None:
-    """Refuses to go on with other policies, or another map to them, than the saved ones.
-
-    Args:
-        config: to go on with.
-        saved: what `MultiAgentConfig.describe` returned then.
-        where: it is saved.
-
-    Raises:
-        CheckpointError: it names what differs.
-    """
-    now = config.describe()
-    told = f"Resume {where} with what it was saved with, or start a new run."
-    if saved.get("policies", {}).keys() != now["policies"].keys():
-        raise CheckpointError(
-            f"policies: saved {sorted(saved.get('policies', {}))}, found {sorted(now['policies'])}. {told}"
-        )
-    without = {"policy_of": None, "opponents": None, "num_envs": None, "count_steps_by": "environment"}
-    for name, default in without.items():  # Of older runs, which have no such entry.
-        if (before := saved.get(name, default)) != now[name]:
-            raise CheckpointError(f"{name}: saved {before}, found {now[name]}. {told}")
-    for policy_id, one in saved["policies"].items():
-        other = now["policies"][policy_id]
-        frozen = one.get("frozen"), other.get("frozen")
-        differs = ("frozen", *frozen) if any(frozen) else difference(one, other)
-        if differs is not None and differs[1] != differs[2]:
-            raise CheckpointError(
-                f"policies[{policy_id!r}]: saved {differs[0]}={differs[1]}, found {differs[2]}. {told}"
-            )

@@ -109,6 +109,8 @@ class MultiAgentConfig(metaclass=SaysWhatWasMeant):
         opponents: earlier parameters of the policies that learn, to play against; None where all play by the newest.
         num_envs: environments that take their steps together, with one policy call of each agent for all in which it
             acts; None for one, without a batch. Steps are those of all of them.
+        on_device: whether environments, policies and updates run in one compiled loop on JAX's device, see
+            docs/on_device.md; the environment is one in JAX of several agents.
         count_steps_by: what a step is in `num_steps`, in periods and in logs: one of the "environment", however many
             agents act at it, or an action of one of the "agents".
         seed: see `ExperimentConfig`, as all that follow.
@@ -120,6 +122,7 @@ class MultiAgentConfig(metaclass=SaysWhatWasMeant):
     policy_of: PolicyOf = None
     opponents: Pool | None = None
     num_envs: Count | None = None
+    on_device: bool = False
     count_steps_by: CountStepsBy = "environment"
     seed: Seed = 0
     run_directory: str | pathlib.Path | None = None
@@ -143,7 +146,6 @@ class MultiAgentConfig(metaclass=SaysWhatWasMeant):
     replay: ClassVar[str] = "in_process"
     devices: ClassVar[int | None] = None
     video_period: ClassVar[int] = 0
-    on_device: ClassVar[bool] = False
     init_from: ClassVar[None] = None
     data: ClassVar[None] = None
 
@@ -199,7 +201,7 @@ class MultiAgentConfig(metaclass=SaysWhatWasMeant):
             **identity.describe_environment(self.environment, self.environment_settings, ()),
             "loggers": identity.describe_loggers(self.loggers),
             **{f.name: encode(getattr(self, f.name)) for f in dataclasses.fields(self) if f.name not in own},
-            **{name: getattr(self, name) for name in ("ready", "replay", "on_device", "init_from", "data")},
+            **{name: getattr(self, name) for name in ("ready", "replay", "init_from", "data")},
             "callbacks": callback_record.describe(self.callbacks),
         }
 

@@ -44,7 +44,6 @@ class Learning:
         return self.trained.agent.batch_plan.table
 
 
-@final
 class Learners:
     """Makes one learner of several, for a training's logs and checkpoints."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import dm_env
@@ -15,11 +15,14 @@ from agentkit.actors.compiled import act_in_each
 from agentkit.actors.policy import Policy, first_state
 from agentkit.envs.jax.base import JaxEnvironment
 from agentkit.experiment.on_device.members import ALONE, Members
-from agentkit.types import FIRST, LAST, Array, Nest, Params, Step
+from agentkit.types import FIRST, LAST, AgentId, Array, Nest, Params, Step
 
 
 class Acting(NamedTuple):
     """Holds all that acting in N environments keeps from one step to the next.
+
+    In environments of several agents, rewards, discounts, observations and returns are by agent id, and the states of
+    policies by policy id.
 
     Attributes:
         key: PRNG key ``uint32[2]``.
@@ -51,13 +54,20 @@ class Episodes(NamedTuple):
 
     Attributes:
         count: int32 ``[]``.
-        total_return: float32 ``[]``.
+        total_return: float32 ``[]``; of all agents.
         total_length: int32 ``[]``.
+        by_agent: the total return of each agent, by id; empty of a single one.
     """
 
     count: Array
     total_return: Array
     total_length: Array
+    by_agent: Mapping[AgentId, Array] = {}
+
+
+def no_episodes(agent_ids: Iterable[AgentId] = ()) -> Episodes:
+    """Returns the sums over no episodes."""
+    return Episodes(jnp.int32(0), jnp.float32(0.0), jnp.int32(0), {each: jnp.float32(0.0) for each in agent_ids})
 
 
 def start(environment: JaxEnvironment, policy: Policy, num_envs: int, key: Array) -> Acting:
@@ -128,8 +138,8 @@ def take_step(
         policy, params, act_key, before.observation, acting.policy, before.step_type
     )
     was_last = before.step_type == LAST  # [N]: these are reset, and their actions count for nothing.
-    clipped = _clip(action, environment.action_spec())
-    state, timestep = _move(environment, acting.environment, clipped, was_last, step_key, reset, members)
+    clipped = clip_action(action, environment.action_spec())
+    state, timestep = move(environment, acting.environment, clipped, was_last, step_key, reset, members)
     moved = ~was_last
     outcome = (action, timestep.reward, timestep.discount, extras)
     action, reward, discount, extras = jax.tree.map(lambda leaf: where(moved, leaf, jnp.zeros_like(leaf)), outcome)
@@ -165,7 +175,7 @@ def all_finite(nest: Nest) -> Array:
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in floats] or [jnp.array(True)]))
 
 
-def _move(
+def move(
     environment: JaxEnvironment,
     state: Nest,
     action: Nest,
@@ -174,7 +184,17 @@ def _move(
     reset: Reset,
     members: Members,
 ) -> tuple[Nest, dm_env.TimeStep]:
-    """Steps each environment, or resets it where its episode has ended; only one of the two uses its key."""
+    """Returns states and time steps after a step of each environment, or a reset where its episode has ended.
+
+    Args:
+        environment: each of them.
+        state: of N environments.
+        action: of each, leaves ``[N, ...]``.
+        was_last: whether the episode had ended, bool ``[N]``.
+        key: PRNG key ``uint32[2]``; each environment's is for its step or for its reset.
+        reset: see `fill_pool`.
+        members: of the program.
+    """
     keys = jax.random.split(key, was_last.shape[0])
     stepped = jax.vmap(environment.step)(state, action, keys)
 
@@ -189,8 +209,8 @@ def _move(
     return moved
 
 
-def _clip(action: Nest, spec: Nest) -> Nest:
-    """Clips bounded continuous actions, as the environments of every other mode do."""
+def clip_action(action: Nest, spec: Nest) -> Nest:
+    """Returns bounded continuous actions within their bounds, as the environments of every other mode do."""
 
     def clip(leaf: specs.Array, value: Array) -> Array:
         if not isinstance(leaf, specs.BoundedArray) or not np.issubdtype(leaf.dtype, np.floating):

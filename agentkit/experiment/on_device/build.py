@@ -21,8 +21,9 @@ from agentkit.experiment.evaluation.training_films import TrainingFilms, check_f
 from agentkit.experiment.on_device.checks import check_memory, find_environment, needed_experience
 from agentkit.experiment.on_device.chunks import Chunks, OneRun
 from agentkit.experiment.on_device.evaluation import DeviceEvaluator
-from agentkit.experiment.on_device.loop import DeviceLoop
+from agentkit.experiment.on_device.loop import DeviceLoop, make_rounds
 from agentkit.experiment.on_device.members import ALONE, Members
+from agentkit.experiment.on_device.replay.store import ONLY
 from agentkit.experiment.on_device.work import ActAndLearnOnDevice
 from agentkit.experiment.policies.agent_parts import AgentParts, find_policy
 from agentkit.experiment.policies.loading import Policies
@@ -78,8 +79,8 @@ class DeviceParts(NamedTuple):
         """Returns the loop of one run, or of each member of a population, which has one device."""
         policy = self.agent.pure_policy
         assert policy is not None, "check_settings has refused others"
-        settings = (self.environment, policy, self.agent.update, self.experience, self.num_envs)
-        return DeviceLoop(*settings, members, None if members.are_many else self.devices)
+        rounds = make_rounds(self.environment, policy, self.agent.update, self.experience, self.num_envs, members)
+        return DeviceLoop(rounds, members, None if members.are_many else self.devices)
 
 
 def find_parts(experiment: ExperimentConfig, already: int = 0) -> DeviceParts:
@@ -91,8 +92,9 @@ def find_parts(experiment: ExperimentConfig, already: int = 0) -> DeviceParts:
     """
     environment = find_environment(experiment)
     spec = make_environment_spec(environment)
-    experience, devices = needed_experience(experiment, already), learner_devices(experiment.devices)
-    return DeviceParts(environment, spec, check_fit(experiment, spec), experience, experiment.num_envs or 1, devices)
+    num_envs, devices = experiment.num_envs or 1, learner_devices(experiment.devices)
+    experience = needed_experience(experiment.agent, max(experiment.num_steps, already) + num_envs)
+    return DeviceParts(environment, spec, check_fit(experiment, spec), experience, num_envs, devices)
 
 
 def keys_of(seed: int) -> tuple[jax.Array, jax.Array]:
@@ -172,13 +174,13 @@ def build_run(
     )
     if initial.training is not None:
         learner.begin_with(initial.training)
-    work = ActAndLearnOnDevice(experiment, make_chunks(), learner, logs)
+    work = ActAndLearnOnDevice(experiment, make_chunks(), learner, logs, {ONLY: experiment.agent.batch_plan})
     evaluator, films = _open_evaluations(run, device, networks, store, watch)
     policies = Policies(experiment, device.spec, networks, store)
     training = Training(experiment, work, learner, evaluator, logs, hooks, policies, work.contents, films=films)
     hooks.watch(lambda: work.num_steps, lambda: learner.num_updates_done, lambda: VariableClient(store).params)
     if found is not None:
-        work.restore_replay(found.path / "replay")
+        work.restore_replay(found.path)
         training.restore(found)
     hooks.emit("on_start", None)
     return training

@@ -6,22 +6,24 @@ import contextlib
 import dataclasses
 import fractions
 import os
+from collections.abc import Iterable
 from typing import Any
 
 import jax
 
+from agentkit.agents.common.agent import Agent
 from agentkit.agents.common.experience import Segments, Sequences, Transitions
-from agentkit.callbacks.base import has
+from agentkit.callbacks.base import Callback, has
 from agentkit.envs import given
 from agentkit.envs.jax.base import JaxEnvironment
 from agentkit.errors import ConfigError
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.on_device.loop import State, store_size
-from agentkit.experiment.on_device.replay.replay_rounds import MOST_PARTS, find_rate
+from agentkit.experiment.on_device.replay.learning import MOST_PARTS, find_rate
 from agentkit.experiment.on_device.segments import divide_each_other
 from agentkit.specs import make_environment_spec
 
-_MOST_STEPS = 2**31
+MOST_STEPS = 2**31
 """Steps are counted in int32, which is all that JAX has without x64."""
 
 # Settings of the host's loop, each with its option, the value that asks for nothing, and why it has no place here.
@@ -47,16 +49,25 @@ def check_settings(experiment: ExperimentConfig, is_profiled: bool = False) -> N
     """
     for name, option, none, why in _HOST_ONLY:
         if getattr(experiment, name) != none:
-            raise _refused(f"{name} ({option})", f"{why}. Leave it out")
+            raise refused(f"{name} ({option})", f"{why}. Leave it out")
     if is_profiled:
-        raise _refused("profile (--profile)", "a step has no parts that can be timed apart. Leave it out")
-    if experiment.num_steps >= _MOST_STEPS:
-        raise _refused(f"num_steps={experiment.num_steps:,}", f"steps are counted below {_MOST_STEPS:,}. Take fewer")
-    _check_experience(experiment)
-    for callback in experiment.callbacks:
+        raise refused("profile (--profile)", "a step has no parts that can be timed apart. Leave it out")
+    if experiment.num_steps >= MOST_STEPS:
+        raise refused(f"num_steps={experiment.num_steps:,}", f"steps are counted below {MOST_STEPS:,}. Take fewer")
+    check_agent(experiment.agent, experiment.num_envs or 1, experiment.num_steps)
+    check_callbacks(experiment.callbacks)
+
+
+def check_callbacks(callbacks: Iterable[Callback]) -> None:
+    """Refuses callbacks that see steps, or episodes of the training.
+
+    Raises:
+        ConfigError: names the first, and what to do.
+    """
+    for callback in callbacks:
         for method in ("wrap", "on_step", "on_episode"):
             if has(callback, method):
-                raise _refused(
+                raise refused(
                     f"the callback {type(callback).__name__} with {method}",
                     "nothing of Python's is called at a step or at an episode's end. Leave it out, or use "
                     "on_learner_log or on_evaluation_episode",
@@ -75,7 +86,7 @@ def check_devices(devices: int | None, number: int, what: str) -> None:
         ConfigError: some would have more of it than others.
     """
     if number % (devices or 1):
-        raise _refused(f"devices={devices} and {number} {what}", "each device takes as many. Change one of the two")
+        raise refused(f"devices={devices} and {number} {what}", "each device takes as many. Change one of the two")
 
 
 def find_environment(experiment: ExperimentConfig) -> JaxEnvironment:
@@ -88,7 +99,7 @@ def find_environment(experiment: ExperimentConfig) -> JaxEnvironment:
         found: Any = getattr(environment, "jax_environment", None)
         name = given.name_of(experiment.environment)
         if found is None:
-            raise _refused(
+            raise refused(
                 f"the environment {name}",
                 "it is not written in JAX. Take 'jax:cartpole', 'jax:catch', 'jax:memory_chain' or 'jax:point_mass', "
                 "one of gymnax's ('gymnax:Breakout-MinAtar'), or a class of your own, derived from "
@@ -97,7 +108,7 @@ def find_environment(experiment: ExperimentConfig) -> JaxEnvironment:
         own, prepared = make_environment_spec(found), make_environment_spec(environment)
         if own != prepared:
             parts = [part for part in own._fields if getattr(own, part) != getattr(prepared, part)]
-            raise _refused(
+            raise refused(
                 f"the environment {name}",
                 f"its {' and '.join(parts)} are not what agents take, and no wrapper can change them here. Give it "
                 "actions in [-1, 1] (or choices), of one axis, and single precision",
@@ -105,19 +116,18 @@ def find_environment(experiment: ExperimentConfig) -> JaxEnvironment:
     return found
 
 
-def needed_experience(experiment: ExperimentConfig, already: int = 0) -> Segments | Transitions | Sequences:
+def needed_experience(agent: Agent[Any], num_steps: int) -> Segments | Transitions | Sequences:
     """Returns the agent's experience, with no more room for items than a run can fill.
 
     Args:
-        experiment: see `check_settings`.
-        already: steps of the checkpoint that it goes on from.
+        agent: see `check_agent`.
+        num_steps: of all environments, at the most.
     """
-    experience: Any = experiment.agent.experience
+    experience: Any = agent.experience
     if isinstance(experience, Segments) or experience.config.prioritized:
         return experience  # A sum tree has the shape of its capacity, which a longer run would change.
     config = experience.config
-    steps = max(experiment.num_steps, already) + (experiment.num_envs or 1)
-    most = _most_items(experience, steps)
+    most = _most_items(experience, num_steps)
     return dataclasses.replace(
         experience, config=dataclasses.replace(config, replay_size=min(config.replay_size, most))
     )
@@ -156,59 +166,70 @@ def _most_items(experience: Transitions | Sequences, num_steps: int) -> int:
     return num_steps if experience.config.n_step == 1 else 2 * num_steps
 
 
-def _check_experience(experiment: ExperimentConfig) -> None:
+def check_agent(agent: Agent[Any], num_envs: int, num_steps: int) -> None:
+    """Refuses an agent that acts, learns or keeps experience as the compiled loop cannot.
+
+    Args:
+        agent: that is to learn.
+        num_envs: environments that it acts in.
+        num_steps: of the run, in all of them.
+
+    Raises:
+        ConfigError: says why, and what to do.
+    """
     for box in ("make_actor", "make_learner"):
-        if getattr(experiment.agent, box) is not None:
-            raise _refused(f"an agent's own {box}", "the loop calls nothing of Python's. Give a policy and an update")
-    experience: Any = experiment.agent.experience
+        if getattr(agent, box) is not None:
+            raise refused(f"an agent's own {box}", "the loop calls nothing of Python's. Give a policy and an update")
+    experience: Any = agent.experience
     if not isinstance(experience, Segments | Transitions | Sequences):
-        raise _refused(
+        raise refused(
             "the agent",
             f"it keeps experience as {type(experience).__name__}. Agents that learn from segments, transitions or "
             "sequences run there, such as ppo, dqn and r2d2",
         )
     if experience.reach is not None:
-        raise _refused("views (--view)", "no rows from before an item's are kept there. Leave them out")
+        raise refused("views (--view)", "no rows from before an item's are kept there. Leave them out")
     if isinstance(experience, Segments):
-        _check_segments(experience, experiment.num_envs or 1)
+        _check_segments(experience, num_envs)
     else:
-        _check_replay(experience, experiment)
+        _check_replay(experience, num_envs, num_steps)
 
 
 def _check_segments(experience: Segments, num_envs: int) -> None:
     if experience.completes_episodes:
-        raise _refused("batch_mode='complete_episodes'", "segments have one length. Take 'truncate_episodes'")
+        raise refused("batch_mode='complete_episodes'", "segments have one length. Take 'truncate_episodes'")
     batch_size = experience.batch_plan.batch_size
     if not divide_each_other(num_envs, batch_size):
-        raise _refused(
+        raise refused(
             f"num_envs={num_envs} with batch_size={batch_size}", "one must be a multiple of the other. Change one"
         )
 
 
-def _check_replay(experience: Transitions | Sequences, experiment: ExperimentConfig) -> None:
-    num_envs, config = experiment.num_envs or 1, experience.config
+def _check_replay(experience: Transitions | Sequences, num_envs: int, num_steps: int) -> None:
+    config = experience.config
     at_once = num_envs * (2 if isinstance(experience, Sequences) else config.n_step + 1)
     if config.replay_size < at_once:
-        raise _refused(
+        raise refused(
             f"replay_size={config.replay_size} with num_envs={num_envs}",
             f"one step may write {at_once} items. Raise replay_size",
         )
     rate = find_rate(experience)
     per_step = rate / (experience.config.sequence_period if isinstance(experience, Sequences) else 1)
     if abs(per_step / fractions.Fraction(config.updates_per_step) - 1) > 1e-9:
-        raise _refused(
+        raise refused(
             f"updates_per_step={config.updates_per_step}",
             "updates are counted in whole numbers. Take a fraction whose denominator is at most "
             f"{MOST_PARTS:,}, such as {max(per_step, fractions.Fraction(1, MOST_PARTS))}",
         )
-    most = _most_items(experience, experiment.num_steps)
+    most = _most_items(experience, num_steps)
     parts = rate.numerator * rate.denominator * config.updates_per_call
-    if max(fractions.Fraction(1), rate) * most >= _MOST_STEPS or parts >= _MOST_STEPS:
-        raise _refused(
-            f"num_steps={experiment.num_steps:,} with updates_per_step={config.updates_per_step:g}",
-            f"items and updates are counted below {_MOST_STEPS:,}. Take fewer",
+    if max(fractions.Fraction(1), rate) * most >= MOST_STEPS or parts >= MOST_STEPS:
+        raise refused(
+            f"num_steps={num_steps:,} with updates_per_step={config.updates_per_step:g}",
+            f"items and updates are counted below {MOST_STEPS:,}. Take fewer",
         )
 
 
-def _refused(what: str, why: str) -> ConfigError:
+def refused(what: str, why: str) -> ConfigError:
+    """Returns the error of a setting that the compiled loop does not have."""
     return ConfigError(f"on_device (--on-device) does not go with {what}: {why}.")

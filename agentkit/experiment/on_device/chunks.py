@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol, final
+from typing import Any, NamedTuple, Protocol, final
 
 import jax
 import numpy as np
 
 from agentkit.experiment.on_device.loop import MOST_ROUNDS, Chunk, DeviceLoop, Report, State
-from agentkit.experiment.on_device.replay.replay_rounds import Store
-from agentkit.learning import Learner
+from agentkit.experiment.on_device.replay.store import stores_of
 from agentkit.types import Array, Nest
 
 CHUNK_SECONDS = 0.25
@@ -34,6 +33,24 @@ class Ran(NamedTuple):
     report: Report
 
 
+class DeviceLearner(Protocol):
+    """Holds the training state between chunks: `learning.Learner`, or those of several policies by id."""
+
+    @property
+    def state(self) -> Nest:
+        """Returns the training state."""
+        ...
+
+    @property
+    def tally(self) -> Any:
+        """Returns what was counted; see `learning.finite.start_tally`."""
+        ...
+
+    def take(self, state: Nest, metrics: Mapping[str, Any], tally: Any) -> None:
+        """Takes over what a chunk's updates have made; see `learning.Learner.take`."""
+        ...
+
+
 class Chunks(Protocol):
     """Runs the chunks of one run."""
 
@@ -45,11 +62,11 @@ class Chunks(Protocol):
     @state.setter
     def state(self, state: State) -> None: ...
 
-    def counts(self) -> tuple[int, int] | None:
-        """Returns how many items there is room for, and how many were inserted; None where no replay is kept."""
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """Returns how many items there is room for, and how many were inserted, of each replay; see `stores_of`."""
         ...
 
-    def next(self, learner: Learner, target: int) -> Ran:
+    def next(self, learner: DeviceLearner, target: int) -> Ran:
         """Runs a chunk.
 
         Args:
@@ -95,12 +112,12 @@ class OneRun:
         self._loop, self._pace = loop, Pace()
         self.state = loop.start(key)
 
-    def counts(self) -> tuple[int, int] | None:
+    def counts(self) -> dict[str, tuple[int, int]]:
         """Returns the counts of the replay; see `Chunks`."""
-        store = self.state.store
-        return (store.ring.capacity, int(store.ring.num_inserted)) if isinstance(store, Store) else None
+        stores = stores_of(self.state.store)
+        return {name: (store.ring.capacity, int(store.ring.num_inserted)) for name, store in stores.items()}
 
-    def next(self, learner: Learner, target: int) -> Ran:
+    def next(self, learner: DeviceLearner, target: int) -> Ran:
         """Runs a chunk; see `Chunks`."""
         begun = time.monotonic()
         chunk: Chunk = self._loop.run(learner.state, self.state, learner.tally, target, self._pace.num_rounds)

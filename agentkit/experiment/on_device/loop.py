@@ -13,9 +13,10 @@ from jax.sharding import Mesh
 from agentkit.actors.policy import Policy
 from agentkit.agents.common.experience import Segments, Sequences, Transitions
 from agentkit.envs.jax.base import JaxEnvironment
-from agentkit.experiment.on_device.acting import Acting, Episodes, start
+from agentkit.experiment.on_device.acting import Acting, Episodes
 from agentkit.experiment.on_device.members import ALONE, Members
-from agentkit.experiment.on_device.replay.replay_rounds import ReplayRounds, Store
+from agentkit.experiment.on_device.replay.replay_rounds import ReplayRounds
+from agentkit.experiment.on_device.replay.store import stores_of
 from agentkit.experiment.on_device.replay.sum_tree import NOWHERE
 from agentkit.experiment.on_device.rounds import Rounds
 from agentkit.experiment.on_device.segments import SegmentRounds
@@ -76,9 +77,31 @@ class Chunk(NamedTuple):
     num_rounds: Array
 
 
+def make_rounds(
+    environment: JaxEnvironment,
+    policy: Policy,
+    update: Update,
+    experience: Segments | Transitions | Sequences,
+    num_envs: int,
+    members: Members = ALONE,
+) -> Rounds:
+    """Returns what a round of one agent does, as its experience wants it.
+
+    Args:
+        environment: each of them.
+        policy: of a single environment.
+        update: the algorithm.
+        experience: that it learns from.
+        num_envs: environments that step together.
+        members: of the program.
+    """
+    settings: Any = (environment, policy, update, experience, num_envs, members)
+    return SegmentRounds(*settings) if isinstance(experience, Segments) else ReplayRounds(*settings)
+
+
 @final
 class DeviceLoop:
-    """Compiles the training of an agent, and runs it in chunks of rounds; its experience says how a round goes.
+    """Compiles a training, and runs it in chunks of rounds.
 
     Attributes:
         rows: of a round, in all environments, at most; those that reset are no steps.
@@ -86,31 +109,19 @@ class DeviceLoop:
 
     def __init__(
         self,
-        environment: JaxEnvironment,
-        policy: Policy,
-        update: Update,
-        experience: Segments | Transitions | Sequences,
-        num_envs: int,
+        rounds: Rounds,
         members: Members = ALONE,
         devices: Sequence[jax.Device] | None = None,
     ):
         """Compiles nothing yet; `checks.check_settings` says what must hold.
 
         Args:
-            environment: each of them.
-            policy: of a single environment.
-            update: the algorithm.
-            experience: that it learns from.
-            num_envs: environments that step together.
+            rounds: what a round does, see `make_rounds`.
             members: of the program.
             devices: share the environments and each batch; each has the parameters, and the whole of a replay. None
                 for JAX's default device.
         """
-        settings: Any = (environment, policy, update, experience, num_envs, members)
-        rounds: Rounds
-        rounds = SegmentRounds(*settings) if isinstance(experience, Segments) else ReplayRounds(*settings)
         self._rounds, self.rows, self._members = rounds, rounds.rows, members
-        self._environment, self._policy, self._update, self._num_envs = environment, policy, update, num_envs
         self._mesh = make_mesh(devices)
         # Compiled, so that no two of its arrays are one buffer, which could not be donated twice.
         whole, place = (None, None) if self._mesh is None else (on_each(self._mesh), _state_places(self._mesh))
@@ -146,14 +157,14 @@ class DeviceLoop:
 
     def first_training(self, key: Array) -> Nest:
         """Returns the training state that the update begins with; to be compiled."""
-        return strongly_typed(self._update.init(key))
+        return strongly_typed(self._rounds.first_training(key))
 
     def first_state(self, key: Array) -> State:
         """Returns what `start` does; to be compiled."""
         acting_key, store_key = jax.random.split(key)
-        acting = start(self._environment, self._policy, self._num_envs, acting_key)
+        acting = self._rounds.start(acting_key)
         store = self._rounds.first_store(acting, store_key)
-        metrics = jax.eval_shape(lambda: self._rounds.first_metrics(self._update.init(key), acting, store))
+        metrics = jax.eval_shape(lambda: self._rounds.first_metrics(self._rounds.first_training(key), acting, store))
         return State(strongly_typed(acting), store, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), metrics))
 
     def run_rounds(self, training: Nest, state: State, tally: Array, target: Array, num_rounds: Array) -> Chunk:
@@ -177,9 +188,9 @@ class DeviceLoop:
             training, acting, metrics, tally, count = self._members.choose(goes, new, old)
             return Chunk(training, State(acting, found.store, metrics), tally, report, count)
 
-        counts, sums = jnp.zeros(MOST_ROUNDS, jnp.int32), jnp.zeros(MOST_ROUNDS, jnp.float32)
-        report = Report(counts, counts, Episodes(counts, sums, counts), jnp.zeros(MOST_ROUNDS, bool))
-        first = Chunk(training, state, jnp.asarray(tally), report, jnp.int32(0))
+        row = Report(jnp.int32(0), jnp.int32(0), self._rounds.no_episodes(), jnp.array(False))
+        report = jax.tree.map(lambda x: jnp.zeros((MOST_ROUNDS, *x.shape), x.dtype), row)
+        first = Chunk(training, state, jax.tree.map(jnp.asarray, tally), report, jnp.int32(0))
         last: Chunk = jax.lax.while_loop(lambda chunk: self._members.any(goes_on(chunk)), go_on, first)
         return strongly_typed(last)  # As the next chunk's state is: it runs the same program.
 
@@ -193,7 +204,6 @@ def _state_places(mesh: Mesh) -> State:
 
 def store_size(state: State) -> tuple[int, int]:
     """Returns the bytes that a state's experience takes, and how many items it has room for; of arrays or shapes."""
-    if not isinstance(state.store, Store):
-        return 0, 0
-    nbytes = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(state.store))
-    return nbytes, state.store.ring.capacity
+    stores = stores_of(state.store)
+    nbytes = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(stores))
+    return nbytes, sum(store.ring.capacity for store in stores.values())

@@ -13,11 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agentkit.experiment.on_device.chunks import Pace, Ran
+from agentkit.experiment.on_device.chunks import DeviceLearner, Pace, Ran
 from agentkit.experiment.on_device.loop import Chunk, DeviceLoop, Report, State
 from agentkit.experiment.on_device.members import AXIS
-from agentkit.experiment.on_device.replay.replay_rounds import Store
-from agentkit.learning import Learner
+from agentkit.experiment.on_device.replay.store import stores_of
 from agentkit.learning.finite import start_tally
 from agentkit.learning.sharing import make_mesh, on_parts, split
 from agentkit.types import Array, Nest
@@ -93,7 +92,7 @@ class Population:
         """Makes the first states."""
         self._state = self._start(self._settings, self._keys)
 
-    def run(self, learners: Sequence[Learner], targets: Sequence[int]) -> None:
+    def run(self, learners: Sequence[DeviceLearner], targets: Sequence[int]) -> None:
         """Runs a chunk, whose results `Member.next` gives.
 
         Args:
@@ -129,11 +128,11 @@ class Population:
         assert found is not None, "whoever steps a member has run a chunk of all"
         return found
 
-    def counts(self, index: int) -> tuple[int, int] | None:
+    def counts(self, index: int) -> dict[str, tuple[int, int]]:
         """Returns the counts of a member's replay; see `chunks.Chunks`."""
         assert self._state is not None, "start has made it"
-        store = self._state.store
-        return (store.ring.capacity, int(store.ring.num_inserted[index])) if isinstance(store, Store) else None
+        stores = stores_of(self._state.store)
+        return {name: (store.ring.capacity, int(store.ring.num_inserted[index])) for name, store in stores.items()}
 
     def state_of(self, index: int) -> State:
         """Returns a copy of a member's state."""
@@ -166,11 +165,11 @@ class Member:
     def state(self, state: State) -> None:
         self._population.put(self._index, state)
 
-    def counts(self) -> tuple[int, int] | None:
+    def counts(self) -> dict[str, tuple[int, int]]:
         """Returns the counts of its replay; see `chunks.Chunks`."""
         return self._population.counts(self._index)
 
-    def next(self, learner: Learner, target: int) -> Ran:
+    def next(self, learner: DeviceLearner, target: int) -> Ran:
         """Returns the member's part of the chunk that `Population.run` has run with this learner and target."""
         del learner, target
         return self._population.ran(self._index)

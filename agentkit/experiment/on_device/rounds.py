@@ -9,6 +9,22 @@ from agentkit.experiment.on_device.acting import Acting, Episodes
 from agentkit.types import Array, Nest
 
 
+class Progress(NamedTuple):
+    """Holds what an agent's updates change.
+
+    Attributes:
+        training: the training state.
+        store: the experience that is kept.
+        tally: see `learning.finite.start_tally`.
+        metrics: of the newest update.
+    """
+
+    training: Nest
+    store: Nest
+    tally: Array
+    metrics: Mapping[str, Array]
+
+
 class Round(NamedTuple):
     """Holds the results of a round.
 
@@ -33,24 +49,43 @@ class Round(NamedTuple):
 
 
 class Rounds(Protocol):
-    """Acts and learns as one kind of experience wants it; all is pure, and to be compiled."""
+    """Acts and learns as one kind of experience wants it; all is pure, and to be compiled.
+
+    Of several agents, training states, what is kept, tallies and metrics are by policy id.
+    """
 
     @property
     def rows(self) -> int:
         """Returns the rows of a round in all environments, at most; those that reset are no steps."""
         ...
 
+    def start(self, key: Array) -> Acting:
+        """Returns the state in which environments and policies begin.
+
+        Args:
+            key: PRNG key ``uint32[2]``.
+        """
+        ...
+
+    def first_training(self, key: Array) -> Nest:
+        """Returns the training state that updates begin with."""
+        ...
+
     def first_store(self, acting: Acting, key: Array) -> Nest:
         """Returns the experience that is kept at the start of a run.
 
         Args:
-            acting: as `acting.start` returns it.
+            acting: as `start` returns it.
             key: PRNG key ``uint32[2]``, of what is drawn from it.
         """
         ...
 
     def first_metrics(self, training: Nest, acting: Acting, store: Nest) -> Mapping[str, Array]:
         """Returns the metrics of an update, whose shapes alone count."""
+        ...
+
+    def no_episodes(self) -> Episodes:
+        """Returns the sums over no episodes."""
         ...
 
     def run(

@@ -16,9 +16,18 @@ import jax.numpy as jnp
 from agentkit.actors.policy import Policy
 from agentkit.agents.common.experience import Segments
 from agentkit.envs.jax.base import JaxEnvironment
-from agentkit.experiment.on_device.acting import Acting, Episodes, Reset, all_finite, fill_pool, take_step
+from agentkit.experiment.on_device.acting import (
+    Acting,
+    Episodes,
+    Reset,
+    all_finite,
+    fill_pool,
+    no_episodes,
+    start,
+    take_step,
+)
 from agentkit.experiment.on_device.members import ALONE, Members
-from agentkit.experiment.on_device.rounds import Round
+from agentkit.experiment.on_device.rounds import Progress, Round
 from agentkit.learning import Update
 from agentkit.learning.compiled import counted_update
 from agentkit.learning.finite import add_to_tally
@@ -27,11 +36,49 @@ from agentkit.types import FIRST, Array, Nest, Params, ReplaySample, SampleInfo,
 
 
 @final
-class SegmentRounds:
-    """Fills segments of T rows in N environments with the newest policy, and then has the learner take them.
+class SegmentLearning:
+    """Learns from segments of T rows in N environments.
 
     An update comes as soon as there is a batch of B, as on the host. Where B is a multiple of N, a round is as long as
     it takes to fill one; where N is a multiple of B, N / B updates follow at its end.
+
+    Attributes:
+        length: rows of a segment, T.
+        times: segments of each environment in a round.
+    """
+
+    def __init__(self, update: Update, experience: Segments, num_envs: int):
+        """Computes nothing yet; `num_envs` and the batch size of `experience` must divide each other."""
+        self._update, self._batch_size = update, experience.batch_plan.batch_size
+        self.length, self.times = experience.segment_length, max(self._batch_size // num_envs, 1)
+        self._num_updates = max(num_envs // self._batch_size, 1)
+
+    def learn(self, training: Nest, tally: Array, segments: Step, num_steps: Array) -> Progress:
+        """Makes the updates of a round; it keeps nothing for the next one.
+
+        Args:
+            training: the training state.
+            tally: see `learning.finite.start_tally`.
+            segments: of the round, ``[times, N, T + 1, ...]``.
+            num_steps: environment steps so far, int32 ``[]``.
+        """
+
+        def update(carry: tuple[Nest, Array], segments: Step) -> tuple[tuple[Nest, Array], Mapping[str, Array]]:
+            training, tally = carry
+            batch = as_sample(split_rows(segments))._replace(num_updates=tally[0], num_steps=num_steps)
+            training, output = counted_update(self._update, training, batch)
+            return (training, add_to_tally(tally, output.metrics, 1)), output.metrics
+
+        # [times, N, T + 1, ...] to [updates, B, T + 1, ...]: in the order in which a queue has them.
+        shape = (self._num_updates, self._batch_size)
+        batches = jax.tree.map(lambda x: x.reshape(shape + x.shape[2:]), segments)
+        (training, tally), metrics = jax.lax.scan(update, (training, tally), batches)
+        return Progress(training, (), tally, jax.tree.map(lambda x: x[-1], metrics))
+
+
+@final
+class SegmentRounds:
+    """Fills segments of T rows in N environments with the newest policy, and then has the learner take them.
 
     Attributes:
         rows: of a round, in all environments; those that reset are no steps.
@@ -47,12 +94,18 @@ class SegmentRounds:
         members: Members = ALONE,
     ):
         """Computes nothing yet; `num_envs` and the batch size of `experience` must divide each other."""
-        self._members = members
         self._environment, self._policy, self._update = environment, policy, update
-        self._length, self._batch_size = experience.segment_length, experience.batch_plan.batch_size
-        self._times = max(self._batch_size // num_envs, 1)  # Segments of each environment in a round.
-        self._num_updates = max(num_envs // self._batch_size, 1)
-        self.rows = self._times * num_envs * self._length
+        self._num_envs, self._members = num_envs, members
+        self._learning = SegmentLearning(update, experience, num_envs)
+        self.rows = self._learning.times * num_envs * self._learning.length
+
+    def start(self, key: Array) -> Acting:
+        """Returns the state in which environments and policy begin; see `rounds.Rounds`."""
+        return start(self._environment, self._policy, self._num_envs, key)
+
+    def first_training(self, key: Array) -> Nest:
+        """Returns the training state that the update begins with."""
+        return self._update.init(key)
 
     def first_store(self, acting: Acting, key: Array) -> Nest:
         """Returns ``()``: a round keeps nothing for the next one."""
@@ -63,34 +116,29 @@ class SegmentRounds:
         """Returns metrics of an update, for their shapes."""
         return self.run(training, acting, store, jnp.zeros(3, jnp.int32), {}, jnp.int32(0)).metrics
 
+    def no_episodes(self) -> Episodes:
+        """Returns the sums over no episodes."""
+        return no_episodes()
+
     def run(
         self, training: Nest, acting: Acting, store: Nest, tally: Array, metrics: Mapping[str, Array], target: Array
     ) -> Round:
         """Runs a round; see `rounds.Rounds`."""
-        del metrics, target
+        del store, metrics, target
         params = self._update.variables(training)["policy"]
         acting, reset = fill_pool(self._environment, acting)
 
         def fill(acting: Acting, _: None) -> tuple[Acting, tuple[Step, Episodes]]:
             acting, segments, episodes = collect(
-                self._environment, self._policy, params, acting, self._length, reset, self._members
+                self._environment, self._policy, params, acting, self._learning.length, reset, self._members
             )
             return acting, (segments, episodes)
 
-        def learn(carry: tuple[Nest, Array], segments: Step) -> tuple[tuple[Nest, Array], Mapping[str, Array]]:
-            training, tally = carry
-            batch = as_sample(split_rows(segments))._replace(num_updates=tally[0], num_steps=acting.num_steps)
-            training, output = counted_update(self._update, training, batch)
-            return (training, add_to_tally(tally, output.metrics, 1)), output.metrics
-
-        acting, (segments, episodes) = jax.lax.scan(fill, acting, None, length=self._times)
+        acting, (segments, episodes) = jax.lax.scan(fill, acting, None, length=self._learning.times)
         is_finite = all_finite((segments.observation, segments.reward)) | (tally[1] >= 0)
-        # [times, N, T + 1, ...] to [updates, B, T + 1, ...]: in the order in which a queue has them.
-        shape = (self._num_updates, self._batch_size)
-        batches = jax.tree.map(lambda x: x.reshape(shape + x.shape[2:]), segments)
-        (training, tally), metrics = jax.lax.scan(learn, (training, tally), batches)
+        learnt = self._learning.learn(training, tally, segments, acting.num_steps)
         sums = jax.tree.map(lambda x: jnp.sum(x, 0, dtype=x.dtype), episodes)
-        return Round(training, acting, store, tally, jax.tree.map(lambda x: x[-1], metrics), sums, is_finite)
+        return Round(learnt.training, acting, learnt.store, learnt.tally, learnt.metrics, sums, is_finite)
 
 
 def collect(
@@ -122,12 +170,22 @@ def collect(
         return acting, (row, episodes)
 
     acting, (rows, episodes) = jax.lax.scan(step, acting, None, length=length)
-    rest = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), rows)
-    bootstrap = rest._replace(
-        observation=acting.timestep.observation, start_of_episode=acting.timestep.step_type == FIRST
-    )
-    segments = jax.tree.map(lambda x, last: jnp.moveaxis(jnp.concatenate([x, last[None]]), 0, 1), rows, bootstrap)
+    segments = close_segments(rows, acting.timestep.observation, acting.timestep.step_type == FIRST)
     return acting, segments, jax.tree.map(lambda x: jnp.sum(x, 0, dtype=x.dtype), episodes)
+
+
+def close_segments(rows: Step, observation: Nest, start_of_episode: Array) -> Step:
+    """Returns rows ``[T, N, ...]`` as segments ``[N, T + 1, ...]``, whose last row has what comes after them.
+
+    Args:
+        rows: of T steps.
+        observation: the next one, ``[N, ...]``.
+        start_of_episode: whether an episode begins with it, bool ``[N]``.
+    """
+    rest = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), rows)
+    bootstrap = rest._replace(observation=observation, start_of_episode=start_of_episode)
+    found: Step = jax.tree.map(lambda x, last: jnp.moveaxis(jnp.concatenate([x, last[None]]), 0, 1), rows, bootstrap)
+    return found
 
 
 def as_sample(segments: Step) -> ReplaySample[Step]:

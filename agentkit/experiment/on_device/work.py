@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from agentkit.core import BatchPlan
 from agentkit.errors import CheckpointError, tell_not_finite
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.config.experiment_config import ExperimentConfig
-from agentkit.experiment.on_device.chunks import Chunks
+from agentkit.experiment.on_device.chunks import Chunks, DeviceLearner
 from agentkit.experiment.on_device.loop import Report, State
-from agentkit.experiment.on_device.replay.replay_rounds import Store
+from agentkit.experiment.on_device.replay.store import ONLY, Store, change_stores, stores_of
 from agentkit.experiment.runs.logs import RunLogs
 from agentkit.experiment.training.training_loop import next_multiple
 from agentkit.files import open_new, read_npz
-from agentkit.learning import Learner
 from agentkit.types import TableInfo
 
 _FILE = "arrays.npz"
@@ -35,7 +36,15 @@ class ActAndLearnOnDevice:
         learner: holds the training state.
     """
 
-    def __init__(self, experiment: ExperimentConfig, chunks: Chunks, learner: Learner, logs: RunLogs):
+    def __init__(
+        self,
+        experiment: ExperimentConfig,
+        chunks: Chunks,
+        learner: DeviceLearner,
+        logs: RunLogs,
+        plans: Mapping[str, BatchPlan],
+        agent_steps: int = 0,
+    ):
         """Runs nothing yet.
 
         Args:
@@ -43,8 +52,11 @@ class ActAndLearnOnDevice:
             chunks: runs them.
             learner: holds the training state.
             logs: of the run.
+            plans: how each policy that learns draws its data, by id; that of a single agent as `ONLY`.
+            agent_steps: steps of agents that a step is, for the log; 0 of a single agent, whose log has none.
         """
         self._experiment, self._chunks, self.learner, self._logs = experiment, chunks, learner, logs
+        self._plans, self._agent_steps = dict(plans), agent_steps
         self._num_steps = self._num_episodes = 0
         self._was_finite = True
 
@@ -84,7 +96,9 @@ class ActAndLearnOnDevice:
             record = {
                 "steps": int(report.num_steps[i]),
                 "episodes": int(report.num_episodes[i]),
+                **({"agent_steps": int(report.num_steps[i]) * self._agent_steps} if self._agent_steps else {}),
                 "episode_return": float(episodes.total_return[i]) / count,
+                **{f"episode_return/{agent_id}": float(x[i]) / count for agent_id, x in episodes.by_agent.items()},
                 "episode_length": int(episodes.total_length[i]) / count,
             }
             self._logs.write_episode(record)
@@ -101,14 +115,18 @@ class ActAndLearnOnDevice:
             self._experiment.on_nan,
         )
 
-    def table(self) -> TableInfo:
-        """Returns the counters of the ring; or of a queue of segments, which are all taken when a round ends."""
-        plan = self._experiment.agent.batch_plan
-        taken = self.learner.num_updates_done * plan.batch_size
-        counts = self._chunks.counts()
-        if counts is None:
+    def table(self, policy_id: str | None = None) -> TableInfo:
+        """Returns the counters of a ring; or of a queue of segments, which are all taken when a round ends.
+
+        Args:
+            policy_id: whose; None for the first one.
+        """
+        name = next(iter(self._plans)) if policy_id is None else policy_id
+        plan, tally, counts = self._plans[name], self.learner.tally, self._chunks.counts()
+        taken = int((tally[name] if isinstance(tally, dict) else tally)[0]) * plan.batch_size
+        if name not in counts:
             return TableInfo(plan.table, 0, plan.batch_size, taken, taken)
-        capacity, inserted = counts
+        capacity, inserted = counts[name]
         return TableInfo(plan.table, min(inserted, capacity), capacity, inserted, taken)
 
     def save(self) -> dict[str, Any]:
@@ -128,48 +146,60 @@ class ActAndLearnOnDevice:
         found = [saved.get(str(i)) for i in range(len(saved))]
         _check_form(leaves, found)
         restored: State = jax.tree.unflatten(structure, [jnp.array(leaf) for leaf in found])
-        if isinstance(now.store, Store):
-            restored = restored._replace(store=restored.store.with_items(now.store.items()))
-        self._chunks.state = restored
+        held = stores_of(now.store)
+        kept = change_stores(restored.store, lambda name, store: store.with_items(held[name].items()))
+        self._chunks.state = restored._replace(store=kept)
         self._num_steps, self._num_episodes = int(restored.acting.num_steps), int(restored.acting.num_episodes)
 
     @property
     def contents(self) -> dict[str, Callable[[pathlib.Path], None]]:
-        """Returns what writes a checkpoint's folders: the replay's, where there is one."""
-        return {} if self._chunks.counts() is None else {"replay": self._save_replay}
+        """Returns what writes a checkpoint's folders: of each policy's replay, where it has one."""
+        return {_folder_of(name): functools.partial(self._save_replay, name) for name in self._chunks.counts()}
 
-    def _save_replay(self, folder: pathlib.Path) -> None:
-        store = self._chunks.state.store
+    def _save_replay(self, name: str, folder: pathlib.Path) -> None:
+        store = stores_of(self._chunks.state.store)[name]
         leaves = jax.tree.leaves(jax.device_get(store.items()))
         with open_new(folder / _FILE) as file:
             np.savez(file, **{str(i): x[:n] for i, (x, n) in enumerate(zip(leaves, store.num_filled(), strict=True))})
 
-    def restore_replay(self, folder: pathlib.Path) -> None:
-        """Restores the replay that a checkpoint has in a folder; nothing where a run keeps none.
+    def restore_replay(self, checkpoint: pathlib.Path) -> None:
+        """Restores the replays that a checkpoint has in its folder; nothing where a run keeps none.
 
         Raises:
-            CheckpointError: it cannot be read, or its items have another form.
+            CheckpointError: one cannot be read, or its items have another form.
         """
         now = self._chunks.state
-        if not isinstance(now.store, Store):
+        if not stores_of(now.store):
             return
-        try:
-            saved = read_npz(folder / _FILE)
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"No readable replay in {folder}: {error}. Restore another one.") from error
-        leaves, structure = jax.tree.flatten(now.store.items())
-        found = [saved.get(str(i), np.zeros(0)) for i in range(len(saved))]
-        _check_form([leaf[: len(x)] for leaf, x in zip(leaves, found, strict=False)], found)
-        whole = [jnp.zeros_like(leaf).at[: len(x)].set(x) for leaf, x in zip(leaves, found, strict=True)]
-        self._chunks.state = now._replace(store=now.store.with_items(jax.tree.unflatten(structure, whole)))
+        kept = change_stores(now.store, lambda name, store: _read_replay(checkpoint / _folder_of(name), store))
+        self._chunks.state = now._replace(store=kept)
+
+
+def _folder_of(policy_id: str) -> str:
+    """Returns the folder of a checkpoint that has a policy's replay."""
+    return "replay" if policy_id == ONLY else f"replay-{policy_id}"
+
+
+def _read_replay(folder: pathlib.Path, store: Store) -> Store:
+    """Returns a store with the items of a folder."""
+    try:
+        saved = read_npz(folder / _FILE)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"No readable replay in {folder}: {error}. Restore another one.") from error
+    leaves, structure = jax.tree.flatten(store.items())
+    found = [saved.get(str(i), np.zeros(0)) for i in range(len(saved))]
+    _check_form([leaf[: len(x)] for leaf, x in zip(leaves, found, strict=False)], found)
+    whole = [jnp.zeros_like(leaf).at[: len(x)].set(x) for leaf, x in zip(leaves, found, strict=True)]
+    return store.with_items(jax.tree.unflatten(structure, whole))
 
 
 def _without_items(state: State) -> State:
-    """Returns the state without what a checkpoint has in its replay's folder."""
-    if not isinstance(state.store, Store):
-        return state
-    nothing = jax.tree.map(lambda leaf: (), state.store.items())
-    return state._replace(store=state.store.with_items(nothing))
+    """Returns the state without what a checkpoint has in its replays' folders."""
+
+    def leave_out(_: str, store: Store) -> Store:
+        return store.with_items(jax.tree.map(lambda leaf: (), store.items()))
+
+    return state._replace(store=change_stores(state.store, leave_out))
 
 
 def _check_form(expected: Sequence[Any], found: Sequence[Any]) -> None:

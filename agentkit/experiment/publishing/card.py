@@ -14,7 +14,7 @@ from agentkit.errors import DISTRIBUTION
 from agentkit.experiment.config.identity import describe_agent
 from agentkit.experiment.evaluation.evaluate import evaluate
 from agentkit.experiment.multi_agent.config import is_of_several_agents
-from agentkit.experiment.multi_agent.evaluation import evaluate_multi_agent
+from agentkit.experiment.multi_agent.judging.evaluation import evaluate_multi_agent
 from agentkit.experiment.multi_agent.loading import agents_of
 from agentkit.experiment.runs.config_json import read_record
 from agentkit.files import write_new

@@ -88,10 +88,10 @@ def run_seeds(
 ) -> list[SeedResult]:
     """Runs an experiment once for each seed, `jobs` at a time, and returns how each ended.
 
-    Each run has a process of its own, which ends with this one; those on the device (`experiment.on_device`) share one
-    compiled program in this process. Each has the folder ``seed<N>`` in `experiment.run_directory`. With
-    ``progress=True`` a table shows them. One that fails does not stop the others; one that a signal kills goes on once.
-    SIGINT (Ctrl-C), SIGTERM or SIGHUP saves and stops all.
+    Each run has a process of its own, which ends with this one; those of one agent on the device
+    (`experiment.on_device`) share one compiled program in this process. Each has the folder ``seed<N>`` in
+    `experiment.run_directory`. With ``progress=True`` a table shows them. One that fails does not stop the others; one
+    that a signal kills goes on once. SIGINT (Ctrl-C), SIGTERM or SIGHUP saves and stops all.
 
     Args:
         experiment: what to run; its own `seed` is not used. With no `run_directory`, only the results are kept.
@@ -108,8 +108,8 @@ def run_seeds(
     experiments = [dataclasses.replace(experiment, seed=seed) for seed in seeds]  # Refuses a seed that is none.
     if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
         raise ConfigError(f"jobs must be a whole number of at least 1, found {jobs!r}.")
-    if experiment.on_device:
-        check_together(experiments, jobs)  # type: ignore[arg-type]  # Of one agent: none of several is on the device.
+    if _share_a_program(experiment):
+        check_together(experiments, jobs)  # type: ignore[arg-type]  # They are of one agent.
     check_installed(experiment)  # type: ignore[arg-type]  # It asks for what both kinds of experiment have.
     if experiment.run_directory is None:
         if resume:
@@ -220,12 +220,13 @@ def _run_group(
         for seed in seeds
     }
     waiting = [job for job in jobs.values() if not is_finished(job)]
-    if experiment.on_device:  # All together, so that the program, and so each bit, is the same as before a resume.
+    together = _share_a_program(experiment)
+    if together:  # All together, so that the program, and so each bit, is the same as before a resume.
         waiting, num_jobs = list(jobs.values()) if waiting else [], len(jobs)
     with (
         StopOnSignal() as stop,
         RunsTable(quiet=not experiment.progress) as table,
-        JobsTogether(stop) if experiment.on_device else JobProcesses(threads) as processes,
+        JobsTogether(stop) if together else JobProcesses(threads) as processes,
     ):
         for line in warnings_of(experiment) if isinstance(experiment, ExperimentConfig) else ():
             table.message(line)
@@ -238,10 +239,15 @@ def _run_group(
             for job, outcome in processes.poll():
                 table.message(describe_end(job, outcome))
             view.show(processes.running)
-            if not experiment.on_device:
+            if not together:
                 wait_a_little()
         view.show(processes.running, last=True)
     return [_result(seed, job) for seed, job in jobs.items()]
+
+
+def _share_a_program(experiment: ExperimentConfig | MultiAgentConfig) -> bool:
+    """Returns whether the runs are members of one compiled program; those of several agents are not."""
+    return experiment.on_device and isinstance(experiment, ExperimentConfig)
 
 
 def describe_end(job: Job, outcome: Outcome) -> str:

@@ -33,6 +33,7 @@ from agentkit.experiment.training.hooks import Hooks
 from agentkit.experiment.training.signals import StopOnSignal
 from agentkit.experiment.training.training_loop import Training
 from agentkit.files import open_to_append
+from agentkit.learning import Learner
 from agentkit.loggers import Logger
 
 
@@ -169,9 +170,10 @@ class JobsTogether:
             own_parts = parts._replace(devices=None)  # What is a member's alone is on the first.
             training = build_run(run, own_parts, functools.partial(Member, population, i), watch, memory, networks)
             assert isinstance(training.work, ActAndLearnOnDevice), "build_run makes it"
+            assert isinstance(training.learner, Learner), "build_run makes it, too"
             if settings and run.found is None and run.experiment.init_from is None:
                 own = {name: values[i] for name, values in settings.items()}
-                training.work.learner.begin_with(first_training(own, keys_of(run.experiment.seed)[0]))
+                training.learner.begin_with(first_training(own, keys_of(run.experiment.seed)[0]))
             self._members.append(_Member(job, run.stack, training, training.work))
         self._population = population
         for member in self._members:

@@ -20,9 +20,10 @@ from agentkit.experiment.launching.sharing.common import newest_step, watch_step
 from agentkit.experiment.launching.sharing.exploring import find_start
 from agentkit.experiment.launching.sharing.step_goal import StepGoal
 from agentkit.experiment.launching.sharing.transports import make_client
-from agentkit.experiment.multi_agent.build import make_adders, make_loop, make_policies, open_environments
+from agentkit.experiment.multi_agent.build import make_adders, make_loop, open_environments
 from agentkit.experiment.multi_agent.config import MultiAgentConfig, who_plays
-from agentkit.experiment.multi_agent.evaluation import MultiAgentEvaluator
+from agentkit.experiment.multi_agent.judging.evaluation import MultiAgentEvaluator
+from agentkit.experiment.multi_agent.parts import make_policies
 from agentkit.experiment.multi_agent.players import AnyPlayer, Player, Trained
 from agentkit.replay import Replay
 from agentkit.types import AgentId

@@ -11,9 +11,9 @@ from typing import NamedTuple, final
 
 import jax
 import jax.numpy as jnp
+from dm_env import TimeStep
 
 from agentkit.agents.common.experience import SequencesConfig
-from agentkit.experiment.on_device.acting import Acting
 from agentkit.experiment.on_device.replay.ring import Ring, insert, make_ring
 from agentkit.experiment.on_device.replay.sum_tree import NOWHERE
 from agentkit.types import LAST, Array, Nest, ReplaySample, Step
@@ -64,13 +64,13 @@ class SequenceKeeper:
         return Rows(steps, jnp.zeros(self._num_envs, jnp.int32)), ring
 
     def add(
-        self, recent: Rows, ring: Ring, before: Acting, row: Step, after: Acting, is_taken: Array | bool = True
+        self, recent: Rows, ring: Ring, before: TimeStep, row: Step, after: TimeStep, is_taken: Array | bool = True
     ) -> tuple[Rows, Ring]:
         """Returns both with a step, and with the final row of an episode as soon as it ends, when the adder has it."""
-        moved = (before.timestep.step_type != LAST) & is_taken
-        ended = (after.timestep.step_type == LAST) & is_taken
+        moved = (before.step_type != LAST) & is_taken
+        ended = (after.step_type == LAST) & is_taken
         rest = jax.tree.map(jnp.zeros_like, row)
-        final_row = rest._replace(observation=after.timestep.observation)
+        final_row = rest._replace(observation=after.observation)
         rows, starts, are_there = recent, [], []
         for each, is_there in ((row, moved), (final_row, ended)):
             rows, place, completes = self._append(rows, each, is_there)

@@ -10,9 +10,9 @@ from typing import NamedTuple, final
 
 import jax
 import jax.numpy as jnp
+from dm_env import TimeStep
 
 from agentkit.agents.common.experience import ReplayConfig
-from agentkit.experiment.on_device.acting import Acting
 from agentkit.experiment.on_device.replay.ring import Ring, insert, make_ring
 from agentkit.types import LAST, Array, Nest, ReplaySample, Step, Transition
 
@@ -46,18 +46,18 @@ class TransitionKeeper:
         return window, make_ring(item, self._config.replay_size, self._config.prioritized)
 
     def add(
-        self, recent: Window, ring: Ring, before: Acting, row: Step, after: Acting, is_taken: Array | bool = True
+        self, recent: Window, ring: Ring, before: TimeStep, row: Step, after: TimeStep, is_taken: Array | bool = True
     ) -> tuple[Window, Ring]:
         """Returns both with a step and the transitions that it completes; a reset completes nothing."""
         window, config, n = recent, self._config, recent.steps.reward.shape[1]
-        moved = before.timestep.step_type != LAST
-        ended = after.timestep.step_type == LAST
+        moved = before.step_type != LAST
+        ended = after.step_type == LAST
         oldest = n - jnp.maximum(window.count, 1)  # [N]
         earlier = _transitions(window.steps, config.discount, row.observation)
         earlier = jax.tree.map(lambda x: x[jnp.arange(x.shape[0]), oldest][:, None], earlier)
         steps = jax.tree.map(lambda x, new: jnp.concatenate([x[:, 1:], new[:, None]], 1), window.steps, row)
         count = jnp.where(moved, jnp.minimum(window.count + 1, n), 0)
-        remaining = _transitions(steps, config.discount, after.timestep.observation)
+        remaining = _transitions(steps, config.discount, after.observation)
         items = jax.tree.map(lambda *parts: jnp.concatenate(parts, 1), earlier, remaining)  # [N, 1 + n, ...]
         are_there = [window.count[:, None] > 0, ended[:, None] & (jnp.arange(n)[None] >= n - count[:, None])]
         items = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), items)

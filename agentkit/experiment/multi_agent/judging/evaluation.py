@@ -15,7 +15,7 @@ from agentkit.experiment.checks.step_watch import StepWatch
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.evaluation.evaluate import film_camera, seed_of_evaluation, summarise, wants_another
 from agentkit.experiment.multi_agent.config import Frozen, MultiAgentConfig, read_to_judge, who_plays
-from agentkit.experiment.multi_agent.filming import filmed_agents
+from agentkit.experiment.multi_agent.judging.filming import filmed_agents
 from agentkit.experiment.multi_agent.learner_folders import find_policies
 from agentkit.experiment.multi_agent.loading import load_player, load_players, specs_of
 from agentkit.experiment.multi_agent.players import Player

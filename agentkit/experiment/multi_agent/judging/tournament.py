@@ -12,7 +12,7 @@ import numpy as np
 
 from agentkit.errors import ConfigError, says_what_was_meant
 from agentkit.experiment.multi_agent.config import RANDOM, Frozen, MultiAgentConfig, read_to_judge, who_plays
-from agentkit.experiment.multi_agent.evaluation import MultiAgentEvaluator
+from agentkit.experiment.multi_agent.judging.evaluation import MultiAgentEvaluator
 from agentkit.experiment.multi_agent.loading import Saved, load_player, load_players, read_saved, specs_of
 from agentkit.experiment.multi_agent.players import Player
 from agentkit.experiment.multi_agent.self_play import read_pool, score_of

@@ -1,0 +1,87 @@
+"""Any environment of several agents in JAX as an ordinary one: numpy arrays by agent id, one step a call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, final
+
+import dm_env
+import jax
+import numpy as np
+
+from agentkit.child import check_not_forked
+from agentkit.core import MultiAgentEnvironment
+from agentkit.envs.base import checked_action
+from agentkit.envs.jax.dm_environment import compiled_steps, on_cpu, to_numpy
+from agentkit.envs.jax.multi_agent_base import JaxMultiAgentEnvironment
+from agentkit.envs.multi_agent.base import check_who_acts
+from agentkit.specs import EnvironmentSpec
+from agentkit.types import AgentId, Nest
+
+_STEP_TYPES = tuple(dm_env.StepType)
+
+
+@final
+class HostMultiAgentEnvironment(MultiAgentEnvironment):
+    """Steps an environment of several agents in JAX from Python: for evaluations, and for every mode on the host.
+
+    It runs on the CPU, where a step at a time is quickest.
+
+    Attributes:
+        jax_environment: the environment inside.
+    """
+
+    def __init__(self, environment: JaxMultiAgentEnvironment, seed: int = 0):
+        """Compiles nothing yet; equal environments are compiled once."""
+        check_not_forked()
+        self.jax_environment = environment
+        self._reset, self._step = compiled_steps(environment)
+        self._specs = environment.agent_specs()
+        self._state: Any = None
+        self._is_over = True
+        self.reseed(seed)
+
+    def reseed(self, seed: int) -> None:
+        """Makes the next reset begin an episode that depends on `seed` alone."""
+        self._key = on_cpu(jax.random.PRNGKey(seed))  # Where the key is, all else is computed.
+
+    def agent_specs(self) -> Mapping[AgentId, EnvironmentSpec]:
+        """Returns the specs of each agent, by id."""
+        return self._specs
+
+    def reset(self) -> dict[AgentId, dm_env.TimeStep]:
+        """Starts an episode."""
+        self._key, self._state, timestep = self._reset(self._key)
+        self._is_over = False
+        observations = to_numpy(timestep.observation)
+        return {each: dm_env.TimeStep(dm_env.StepType.FIRST, None, None, observations[each]) for each in self._specs}
+
+    def step(self, actions: Mapping[AgentId, Nest]) -> dict[AgentId, dm_env.TimeStep]:
+        """Takes the actions of all agents."""
+        check_who_acts(actions, () if self._is_over else self._specs)
+        cast = {each: _checked(spec.actions, actions[each]) for each, spec in self._specs.items()}
+        self._key, self._state, timestep = self._step(self._key, self._state, cast)
+        step_type, *of_all = to_numpy(timestep)
+        self._is_over = int(step_type) == dm_env.StepType.LAST
+        kind = _STEP_TYPES[int(step_type)]
+        return {each: dm_env.TimeStep(kind, *(field[each] for field in of_all)) for each in self._specs}
+
+    def state_spec(self) -> Nest | None:
+        """Returns the spec of what a centralised critic may see; None where there is no such state."""
+        return self.jax_environment.state_spec()
+
+    def state(self) -> Nest:
+        """Returns the state as it is now."""
+        return to_numpy(self.jax_environment.global_state(self._state))
+
+    def render(self) -> np.ndarray:
+        """Returns an image of where it stands, as `JaxEnvironment.render` draws it."""
+        return self.jax_environment.render(self._state)
+
+
+def _checked(spec: Nest, action: Nest) -> Nest:
+    """Returns an action of the spec's dtypes, and refuses a choice that there is not."""
+    number = getattr(spec, "num_values", None)
+    if number is not None:
+        checked_action(action, number)
+    return jax.tree.map(lambda leaf, x: np.asarray(x, leaf.dtype), spec, action)

@@ -1,0 +1,1 @@
+"""Judges the policies of a run of several agents: evaluations, films and tournaments."""

@@ -1,0 +1,242 @@
+"""Makes every part of a run of several agents in one compiled loop, as `on_device.build` does of one agent's."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import jax
+
+from agentkit import checkpoint
+from agentkit.agents.common.experience import Segments
+from agentkit.envs import given
+from agentkit.envs.jax.multi_agent_base import JaxMultiAgentEnvironment
+from agentkit.experiment.checks.step_watch import StepWatch
+from agentkit.experiment.config.evaluation_plan import evaluation_plan
+from agentkit.experiment.multi_agent.config import MultiAgentConfig, who_plays
+from agentkit.experiment.multi_agent.judging.evaluation import MultiAgentEvaluator
+from agentkit.experiment.multi_agent.parts import NoPolicy, check_resumed, log_learner, make_policies, tell
+from agentkit.experiment.multi_agent.players import Trained
+from agentkit.experiment.multi_agent.work import Learners
+from agentkit.experiment.on_device.build import keys_of
+from agentkit.experiment.on_device.checks import (
+    MOST_STEPS,
+    check_agent,
+    check_callbacks,
+    check_memory,
+    needed_experience,
+    refused,
+)
+from agentkit.experiment.on_device.chunks import OneRun
+from agentkit.experiment.on_device.loop import DeviceLoop
+from agentkit.experiment.on_device.several.acting import Seat, keys_of_each
+from agentkit.experiment.on_device.several.rounds import SeveralRounds
+from agentkit.experiment.on_device.work import ActAndLearnOnDevice
+from agentkit.experiment.runs.logs import RunLogs
+from agentkit.experiment.runs.resume_checks import begin
+from agentkit.experiment.training.hooks import Hooks
+from agentkit.experiment.training.training_loop import Training
+from agentkit.learning import Learner, LearnerCallbacks
+
+
+@final
+class DeviceLearners(Learners):
+    """Makes one learner of several whose updates a compiled loop makes: `on_device.chunks.DeviceLearner`, by policy id.
+
+    Args:
+        learners: by policy id.
+    """
+
+    def __init__(self, learners: Mapping[str, Learner]):
+        super().__init__(learners)
+        self._on_device = dict(learners)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """Returns the training states."""
+        return {policy_id: learner.state for policy_id, learner in self._on_device.items()}
+
+    @property
+    def tally(self) -> dict[str, Any]:
+        """Returns what was counted; see `learning.Learner.tally`."""
+        return {policy_id: learner.tally for policy_id, learner in self._on_device.items()}
+
+    def take(self, state: Mapping[str, Any], metrics: Mapping[str, Any], tally: Mapping[str, Any]) -> None:
+        """Takes over what a chunk has made; see `learning.Learner.take`."""
+        for policy_id, learner in self._on_device.items():
+            learner.take(state[policy_id], metrics[policy_id], tally[policy_id])
+
+
+def check_settings(config: MultiAgentConfig) -> None:
+    """Refuses settings, policies and callbacks that need the host's loop.
+
+    Args:
+        config: with `on_device`.
+
+    Raises:
+        ConfigError: names the first, and what to do.
+    """
+    if config.opponents is not None:
+        raise refused("opponents (--opponents)", "all episodes are played by the newest parameters. Leave it out")
+    policies = {} if not isinstance(config.policies, Mapping) else config.policies
+    for policy_id, policy in policies.items():
+        if not hasattr(policy, "make_update"):
+            raise refused(f"policies[{policy_id!r}]={policy!r:.80}", "all policies learn there. Give it an agent")
+    if config.num_steps >= MOST_STEPS:
+        raise refused(f"num_steps={config.num_steps:,}", f"steps are counted below {MOST_STEPS:,}. Take fewer")
+    check_callbacks(config.callbacks)
+
+
+def check_trained(config: MultiAgentConfig, trained: Sequence[Trained]) -> None:
+    """Refuses agents that act, learn or keep experience as the compiled loop cannot.
+
+    Raises:
+        ConfigError: says why, and what to do.
+    """
+    lengths: dict[str, int] = {}
+    for each in trained:
+        number = len(each.agent_ids)
+        check_agent(each.agent, number * (config.num_envs or 1), _rows_of(config, number, config.num_steps))
+        if isinstance(each.agent.experience, Segments):
+            experience, num_streams = each.agent.experience, number * (config.num_envs or 1)
+            times = max(experience.batch_plan.batch_size // num_streams, 1)
+            lengths[each.policy_id] = times * experience.segment_length
+    if len(set(lengths.values())) > 1:
+        found = ", ".join(f"{policy_id}: {length}" for policy_id, length in lengths.items())
+        raise refused(
+            "policies whose updates have segments of unlike length",
+            f"all learn at the end of a round (steps in each environment for an update: {found}). Give them one "
+            "segment_length and batch_size for as many agents",
+        )
+
+
+def find_environment(config: MultiAgentConfig) -> JaxMultiAgentEnvironment:
+    """Returns the experiment's environment as the compiled loop steps it.
+
+    Raises:
+        ConfigError: it is none in JAX, or its actions would have to be changed for an agent.
+    """
+    name = given.name_of(config.environment)
+    with contextlib.closing(config.make_environment(config.seed)) as environment:
+        found = getattr(environment, "jax_environment", None)
+        if not isinstance(found, JaxMultiAgentEnvironment):
+            raise refused(
+                f"the environment {name}",
+                "it is none of several agents that is written in JAX. Take 'jax:two_step_game', one of JaxMARL's "
+                "('jaxmarl:MPE_simple_spread_v3'), or a class of your own, derived from "
+                "agentkit.envs.jax.multi_agent_base.JaxMultiAgentEnvironment",
+            )
+        own, prepared = found.agent_specs(), environment.agent_specs()
+    for agent_id, spec in own.items():
+        if spec != prepared[agent_id]:
+            parts = [part for part in spec._fields if getattr(spec, part) != getattr(prepared[agent_id], part)]
+            raise refused(
+                f"the environment {name}",
+                f"the {' and '.join(parts)} of {agent_id!r} are not what agents take, and no wrapper can change them "
+                "here. Give it actions in [-1, 1] (or choices), of one axis, and single precision",
+            )
+    return found
+
+
+def build(
+    config: MultiAgentConfig,
+    stack: contextlib.ExitStack,
+    found: checkpoint.Checkpoint | None,
+    hooks: Hooks,
+    *,
+    resume: bool,
+) -> Training:
+    """Makes every part and takes a checkpoint back; the stack closes what there is to close.
+
+    Args:
+        config: with `on_device`, whose settings `check_settings` has seen.
+        stack: see above.
+        found: the checkpoint; None for a new run.
+        hooks: the callbacks.
+        resume: whether the run folder may have a run in it.
+    """
+    check_resumed(config, found, resume)
+    watch = stack.enter_context(StepWatch(given.name_of(config.environment), config.step_timeout, beside=True))
+    environment = find_environment(config)
+    agent_specs = environment.agent_specs()
+    plays = who_plays(config, agent_specs)
+    trained, players = make_policies(config, plays, agent_specs)
+    check_trained(config, trained)
+    already = 0 if found is None else found.step
+    loop = DeviceLoop(_make_rounds(config, environment, trained, already))
+    learner_key, acting_key = keys_of(config.seed)
+    memory = check_memory(jax.eval_shape(loop.first_state, acting_key))
+    lacking = begin(config)  # type: ignore[arg-type]  # It asks for what both kinds of experiment have.
+    logs = RunLogs(config, stack, already if resume else None)  # type: ignore[arg-type]
+    for message in filter(None, (lacking, *tell(plays, "with the environments"), memory)):
+        logs.message(message)
+    each_step = _agent_steps_of(config, len(plays))
+    learners: Any = DeviceLearners(
+        {
+            each.policy_id: _make_learner(config, each, key, logs, hooks, lambda: work, each_step)
+            for each, key in zip(trained, keys_of_each(learner_key, len(trained)), strict=True)
+        }
+    )
+    plans = {each.policy_id: each.agent.batch_plan for each in trained}
+    experiment: Any = config
+    chunks = OneRun(loop, acting_key)
+    work: ActAndLearnOnDevice = ActAndLearnOnDevice(experiment, chunks, learners, logs, plans, each_step)
+    evaluator = None
+    if evaluation_plan(experiment).period:
+        by_agent = {agent_id: players[policy_id] for agent_id, policy_id in plays.items()}
+        evaluator = stack.enter_context(MultiAgentEvaluator(config, by_agent, watch))
+    policies: Any = NoPolicy()
+    training = Training(experiment, work, learners, evaluator, logs, hooks, policies, work.contents)
+    hooks.watch(lambda: work.num_steps, lambda: learners.num_updates_done)
+    if found is not None:
+        work.restore_replay(found.path)
+        training.restore(found)
+    hooks.emit("on_start", None)
+    return training
+
+
+def _make_rounds(
+    config: MultiAgentConfig, environment: JaxMultiAgentEnvironment, trained: Sequence[Trained], already: int
+) -> SeveralRounds:
+    num_envs, seats = config.num_envs or 1, []
+    num_agents = sum(len(each.agent_ids) for each in trained)
+    steps_each = 1 if config.count_steps_by == "environment" else num_agents
+    for each in trained:
+        policy, number = each.parts.pure_policy, len(each.agent_ids)
+        assert policy is not None, "check_trained has refused others"
+        rows = _rows_of(config, number, max(config.num_steps, already)) + num_envs * number
+        experience = needed_experience(each.agent, rows)
+        seats.append(Seat(each.policy_id, each.agent_ids, policy, each.parts.update, experience))
+    return SeveralRounds(environment, seats, num_envs, steps_each)
+
+
+def _make_learner(
+    config: MultiAgentConfig, trained: Trained, key: jax.Array, logs: RunLogs, hooks: Hooks, work: Any, each_step: int
+) -> Learner:
+    """Makes the learner of a policy, whose updates the compiled loop makes."""
+    nothing: Any = iter(())  # The loop brings its own data.
+    callbacks = LearnerCallbacks(
+        publisher=trained.store,
+        log=log_learner(
+            config,
+            trained.policy_id,
+            logs,
+            hooks,
+            lambda: (work().num_steps, work().num_steps * each_step, work().table(trained.policy_id)),
+        ),
+        log_seconds=config.log_seconds,
+    )
+    learner = Learner(trained.parts.compiled_update, nothing, key, callbacks=callbacks, on_nan=config.on_nan)
+    trained.client.update(wait=True)
+    return learner
+
+
+def _agent_steps_of(config: MultiAgentConfig, num_agents: int) -> int:
+    """Returns the steps of agents that one step is, as the run counts them."""
+    return 1 if config.count_steps_by == "agents" else num_agents
+
+
+def _rows_of(config: MultiAgentConfig, number: int, num_steps: int) -> int:
+    """Returns how many rows so many of the agents give in some steps, as the run counts them, at most."""
+    return num_steps * (1 if config.count_steps_by == "agents" else number)

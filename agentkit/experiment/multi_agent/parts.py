@@ -1,0 +1,152 @@
+"""What runs of several agents share on the host, on the device and launched: policies, logs, what may be resumed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, final
+
+from agentkit import checkpoint
+from agentkit.agents.common.agent import Agent
+from agentkit.errors import CheckpointError, ConfigError
+from agentkit.experiment.config import callback_record
+from agentkit.experiment.config.identity import difference
+from agentkit.experiment.multi_agent.config import SHARED, MultiAgentConfig, policies_of
+from agentkit.experiment.multi_agent.learner_folders import is_launched
+from agentkit.experiment.multi_agent.loading import load_player
+from agentkit.experiment.multi_agent.players import Player, Trained, make_trained
+from agentkit.experiment.runs.logs import RunLogs, learner_row
+from agentkit.experiment.training.devices import describe_devices
+from agentkit.experiment.training.hooks import Hooks
+from agentkit.specs import EnvironmentSpec
+from agentkit.types import AgentId, TableInfo
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class NoPolicy:
+    """Stands for the policy of a run that has several."""
+
+    counts: tuple[int | None, int | None] = (None, None)
+
+    @property
+    def newest(self) -> Any:
+        """Refuses to choose one.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(
+            "A run of several agents has no single policy. Take one from its folder with agentkit.load(run, "
+            "policy=...), or play it with agentkit.evaluate_multi_agent."
+        )
+
+    best = newest
+
+
+def make_policies(
+    config: MultiAgentConfig, plays: Mapping[AgentId, str], agent_specs: Mapping[AgentId, EnvironmentSpec]
+) -> tuple[list[Trained], dict[str, Player]]:
+    """Returns the policies that learn, and of all policies those to be judged by, by id.
+
+    Raises:
+        SpecError: an agent cannot take what it would see and do.
+        ConfigError: settings contradict each other, or there is no such run to play by the policy of.
+    """
+    trained: list[Trained] = []
+    players: dict[str, Player] = {}
+    for policy_id, policy in policies_of(config, agent_specs).items():
+        agent_ids = [agent_id for agent_id, other in plays.items() if other == policy_id]
+        spec = agent_specs[agent_ids[0]]
+        if isinstance(policy, Agent):
+            trained.append(make_trained(config, policy_id, policy, agent_ids, spec))
+            players[policy_id] = trained[-1].as_player()
+        else:
+            players[policy_id] = load_player(policy, spec)
+    return trained, players
+
+
+def log_learner(
+    config: MultiAgentConfig,
+    policy_id: str,
+    logs: RunLogs,
+    hooks: Hooks,
+    counts: Callable[[], tuple[int, int, TableInfo]],
+) -> Callable[[dict[str, float]], None]:
+    """Returns what writes a learner's rows; each policy has a log of its own, but for one that all agents share.
+
+    Args:
+        config: what is run.
+        policy_id: that it learns.
+        logs: of the run.
+        hooks: see the rows, too.
+        counts: returns the steps so far as the run counts them, those of agents, and the policy's table.
+    """
+    only = isinstance(config.policies, Agent) and config.policy_of == SHARED
+    own = logs.learner if only else logs.log(f"learner-{policy_id}")
+
+    def write(row: dict[str, float]) -> None:
+        num_steps, num_agent_steps, table = counts()
+        hooks.log_learner(own, {**learner_row(row, num_steps, table), "agent_steps": num_agent_steps})
+
+    return write
+
+
+def tell(plays: Mapping[AgentId, str], where: str = "") -> list[str]:
+    """Returns lines for the user: the device, with what else runs on it, and who plays by which policy."""
+    who: dict[str, list[AgentId]] = {}
+    for agent_id, policy_id in plays.items():
+        who.setdefault(policy_id, []).append(agent_id)
+    said = "; ".join(f"{policy_id}: {', '.join(agent_ids)}" for policy_id, agent_ids in who.items())
+    device = f"Device: {describe_devices(None)}"
+    return [f"{device}, {where}; the first chunk is compiled, for a while." if where else device, f"Policies: {said}"]
+
+
+def check_resumed(config: MultiAgentConfig, found: checkpoint.Checkpoint | None, resume: bool) -> None:
+    """Refuses to go on with a run that was launched, or with other policies or callbacks than the saved ones.
+
+    Args:
+        config: to go on with.
+        found: the checkpoint; None for a new run.
+        resume: whether the run folder may have a run in it.
+
+    Raises:
+        CheckpointError: says what differs.
+    """
+    if resume and config.run_directory is not None and is_launched(config.run_directory):
+        raise CheckpointError(f"{config.run_directory} is of a launched run: use agentkit launch --resume.")
+    if found is not None:
+        saved = found.state["experiment"]
+        check_same_policies(config, saved, found.path)
+        callback_record.check_same(saved.get("callbacks", []), config.describe()["callbacks"], found.path)
+
+
+def check_same_policies(config: MultiAgentConfig, saved: Mapping[str, Any], where: object) -> None:
+    """Refuses to go on with other policies, or another map to them, than the saved ones.
+
+    Args:
+        config: to go on with.
+        saved: what `MultiAgentConfig.describe` returned then.
+        where: it is saved.
+
+    Raises:
+        CheckpointError: it names what differs.
+    """
+    now = config.describe()
+    told = f"Resume {where} with what it was saved with, or start a new run."
+    if saved.get("policies", {}).keys() != now["policies"].keys():
+        raise CheckpointError(
+            f"policies: saved {sorted(saved.get('policies', {}))}, found {sorted(now['policies'])}. {told}"
+        )
+    without = {"policy_of": None, "opponents": None, "num_envs": None, "count_steps_by": "environment"}
+    for name, default in without.items():  # Of older runs, which have no such entry.
+        if (before := saved.get(name, default)) != now[name]:
+            raise CheckpointError(f"{name}: saved {before}, found {now[name]}. {told}")
+    for policy_id, one in saved["policies"].items():
+        other = now["policies"][policy_id]
+        frozen = one.get("frozen"), other.get("frozen")
+        differs = ("frozen", *frozen) if any(frozen) else difference(one, other)
+        if differs is not None and differs[1] != differs[2]:
+            raise CheckpointError(
+                f"policies[{policy_id!r}]: saved {differs[0]}={differs[1]}, found {differs[2]}. {told}"
+            )

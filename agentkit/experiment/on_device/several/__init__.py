@@ -1,0 +1,1 @@
+"""Several agents in the compiled loop: they act together, and each policy learns from its own rows."""

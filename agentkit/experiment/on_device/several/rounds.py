@@ -1,0 +1,197 @@
+"""Rounds of several agents: all act together, and each policy learns as its experience wants it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, final
+
+import jax
+import jax.numpy as jnp
+
+from agentkit.agents.common.experience import Segments
+from agentkit.envs.jax.multi_agent_base import JaxMultiAgentEnvironment
+from agentkit.experiment.on_device.acting import Acting, Episodes, Reset, all_finite, fill_pool, no_episodes
+from agentkit.experiment.on_device.replay.learning import ReplayLearning
+from agentkit.experiment.on_device.replay.replay_rounds import STEPS
+from agentkit.experiment.on_device.rounds import Progress, Round
+from agentkit.experiment.on_device.segments import SegmentLearning, close_segments
+from agentkit.experiment.on_device.several.acting import Seat, Turn, keys_of_each, rows_of, start, take_step
+from agentkit.types import FIRST, Array, Nest, Step
+
+
+class _Playing(NamedTuple):
+    """Holds what changes with a step of a round.
+
+    Attributes:
+        acting: the environments' and the policies'.
+        progress: of those that learn from replay, by policy id.
+        rows: of those that learn from segments, by policy id, ``[R, A N, ...]``.
+        episodes: sums over those that ended.
+        is_finite: see `rounds.Round`.
+        count: steps so far, int32 ``[]``.
+    """
+
+    acting: Acting
+    progress: dict[str, Progress]
+    rows: dict[str, Step]
+    episodes: Episodes
+    is_finite: Array
+    count: Array
+
+
+@final
+class SeveralRounds:
+    """Takes steps of all agents in N environments: those with a replay learn after each, the others at the round's end.
+
+    Where a policy learns from segments, a round is as long as these are in an update, which must be as long for all
+    that do. Else it is of `STEPS` steps, or of fewer where it reaches the target.
+
+    Attributes:
+        rows: steps of a round in all environments, at most, as they are counted.
+    """
+
+    def __init__(
+        self, environment: JaxMultiAgentEnvironment, seats: Sequence[Seat], num_envs: int, steps_each: int = 1
+    ):
+        """Computes nothing yet; `multi_agent.on_device` has looked at the settings.
+
+        Args:
+            environment: each of them.
+            seats: of all agents.
+            num_envs: N.
+            steps_each: what a step of an environment counts.
+        """
+        self._environment, self._seats, self._num_envs = environment, list(seats), num_envs
+        self._steps_each = steps_each
+        self._agent_ids = {seat.policy_id: seat.agent_ids for seat in seats}
+        self._on_segments: dict[str, SegmentLearning] = {}
+        self._on_replay: dict[str, ReplayLearning] = {}
+        for seat in seats:
+            number = num_envs * len(seat.agent_ids)
+            if isinstance(seat.experience, Segments):
+                self._on_segments[seat.policy_id] = SegmentLearning(seat.update, seat.experience, number)
+            else:
+                self._on_replay[seat.policy_id] = ReplayLearning(seat.update, seat.experience, number)
+        self._length = max((each.times * each.length for each in self._on_segments.values()), default=STEPS)
+        self.rows = self._length * num_envs * steps_each
+
+    def start(self, key: Array) -> Acting:
+        """Returns the state in which environments and policies begin; see `rounds.Rounds`."""
+        return start(self._environment, self._seats, self._num_envs, key)
+
+    def first_training(self, key: Array) -> dict[str, Nest]:
+        """Returns the training state that each update begins with, by policy id."""
+        keys = keys_of_each(key, len(self._seats))
+        return {seat.policy_id: seat.update.init(each) for seat, each in zip(self._seats, keys, strict=True)}
+
+    def first_store(self, acting: Acting, key: Array) -> dict[str, Nest]:
+        """Returns an empty store of each policy that has a replay; see `rounds.Rounds`."""
+        turns = self._turns(acting, key)
+        stores: dict[str, Nest] = {}
+        for seat, each in zip(self._seats, keys_of_each(key, len(self._seats)), strict=True):
+            name, now = seat.policy_id, rows_of(acting.timestep, seat.agent_ids)
+            learning = self._on_replay.get(name)
+            stores[name] = () if learning is None else learning.start(turns[name].row, now.observation, each)
+        return stores
+
+    def first_metrics(
+        self, training: Mapping[str, Nest], acting: Acting, store: Mapping[str, Nest]
+    ) -> dict[str, Mapping[str, Array]]:
+        """Returns metrics of an update of each policy, for their shapes."""
+        metrics = {name: each.first_metrics(training[name], store[name]) for name, each in self._on_replay.items()}
+        turns, none = self._turns(acting, acting.key), jnp.zeros(3, jnp.int32)
+        for name, learning in self._on_segments.items():
+            segments = self._segments(name, self._no_rows(turns[name].row), acting)
+            metrics[name] = learning.learn(training[name], none, segments, jnp.int32(0)).metrics
+        return metrics
+
+    def no_episodes(self) -> Episodes:
+        """Returns the sums over no episodes."""
+        return no_episodes(agent_id for seat in self._seats for agent_id in seat.agent_ids)
+
+    def run(
+        self,
+        training: Mapping[str, Nest],
+        acting: Acting,
+        store: Mapping[str, Nest],
+        tally: Mapping[str, Array],
+        metrics: Mapping[str, Mapping[str, Array]],
+        target: Array,
+    ) -> Round:
+        """Runs a round; see `rounds.Rounds`."""
+        acting, reset = fill_pool(self._environment, acting)
+        progress = {name: Progress(training[name], store[name], tally[name], metrics[name]) for name in training}
+        learning = {name: progress[name] for name in self._on_replay}
+        turns = self._turns(acting, acting.key)
+        rows = {name: self._no_rows(turns[name].row) for name in self._on_segments}
+        first = _Playing(acting, learning, rows, self.no_episodes(), jnp.array(True), jnp.int32(0))
+
+        def goes_on(now: _Playing) -> Array:
+            has_time = now.count < self._length
+            return has_time if self._on_segments else has_time & (now.acting.num_steps < target)
+
+        last: _Playing = jax.lax.while_loop(goes_on, lambda now: self._step(now, progress, reset), first)
+        progress = progress | last.progress
+        for name, each in self._on_segments.items():
+            now = progress[name]
+            segments = self._segments(name, last.rows[name], last.acting)
+            progress[name] = each.learn(now.training, now.tally, segments, last.acting.num_steps)
+        parts: Any = {field: {name: getattr(progress[name], field) for name in training} for field in Progress._fields}
+        return Round(acting=last.acting, episodes=last.episodes, is_finite=last.is_finite, **parts)
+
+    def _step(self, now: _Playing, progress: Mapping[str, Progress], reset: Reset) -> _Playing:
+        """Takes a step, and makes the updates that are due after it."""
+        of_all = {**progress, **now.progress}
+        acting, turns, episodes = self._take_step(
+            {name: each.training for name, each in of_all.items()}, now.acting, reset
+        )
+        is_bad = jnp.any(jnp.stack([each.tally[1] >= 0 for each in of_all.values()]))
+        seen = [(turn.row.observation, turn.row.reward, turn.after.observation) for turn in turns.values()]
+        learnt = {}
+        for name, each in self._on_replay.items():
+            mine, turn = now.progress[name], turns[name]
+            mine = mine._replace(store=each.add(mine.store, turn.before, turn.row, turn.after))
+            learnt[name] = each.learn(mine, acting.num_steps)
+        rows = {
+            name: jax.tree.map(lambda x, new: x.at[now.count].set(new), rows, turns[name].row)
+            for name, rows in now.rows.items()
+        }
+        return _Playing(
+            acting,
+            learnt,
+            rows,
+            jax.tree.map(jnp.add, now.episodes, episodes),
+            now.is_finite & (all_finite(seen) | is_bad),
+            now.count + 1,
+        )
+
+    def _take_step(
+        self, training: Mapping[str, Nest], acting: Acting, reset: Reset
+    ) -> tuple[Acting, dict[str, Turn], Episodes]:
+        params = {seat.policy_id: seat.update.variables(training[seat.policy_id])["policy"] for seat in self._seats}
+        return take_step(self._environment, self._seats, params, acting, reset, self._steps_each)
+
+    def _turns(self, acting: Acting, key: Array) -> dict[str, Turn]:
+        """Returns the shapes and dtypes of a turn of each policy."""
+        reset = fill_pool(self._environment, acting)[1]
+        found: dict[str, Turn] = jax.eval_shape(
+            lambda key: self._take_step(self.first_training(key), acting, reset)[1], key
+        )
+        return found
+
+    def _no_rows(self, row: Step) -> Step:
+        """Returns zeros ``[R, A N, ...]`` for the rows of a round."""
+        found: Step = jax.tree.map(lambda x: jnp.zeros((self._length, *x.shape), x.dtype), row)
+        return found
+
+    def _segments(self, name: str, rows: Step, acting: Acting) -> Step:
+        """Returns a policy's rows of a round as segments ``[times, A N, T + 1, ...]``."""
+        learning, end = self._on_segments[name], rows_of(acting.timestep, self._agent_ids[name])
+        parts = jax.tree.map(lambda x: x.reshape(learning.times, learning.length, *x.shape[1:]), rows)
+        following = jax.tree.map(
+            lambda x, last: jnp.concatenate([x[1:, 0], last[None]]),
+            (parts.observation, parts.start_of_episode),
+            (end.observation, end.step_type == FIRST),
+        )
+        found: Step = jax.vmap(close_segments)(parts, *following)
+        return found

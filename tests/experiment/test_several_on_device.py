@@ -1,0 +1,317 @@
+"""Several agents in the compiled loop: rows by hand, as one agent alone, resumed to the bit, learning, refusals."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import agentkit
+from agentkit import checkpoint, specs
+from agentkit.actors.policy import stateless_policy
+from agentkit.agents import a2c, dqn, ppo, r2d2
+from agentkit.agents.common.experience import Segments, SegmentsConfig
+from agentkit.callbacks import Callback
+from agentkit.cli import main
+from agentkit.envs.jax.base import JaxEnvironment
+from agentkit.envs.jax.cartpole import CartPole
+from agentkit.envs.jax.multi_agent_base import JaxMultiAgentEnvironment
+from agentkit.envs.jax.time_steps import first_step_of, next_step_of
+from agentkit.envs.jax.two_step_game import TwoStepGame
+from agentkit.errors import CheckpointError, ConfigError, NonFiniteError
+from agentkit.experiment import Pool, read_multi_agent_config
+from agentkit.experiment.on_device.several.acting import Seat, start, take_step
+from agentkit.experiment.on_device.several.rounds import SeveralRounds
+from agentkit.learning import Update, UpdateOutput
+from agentkit.learning.finite import start_tally
+from agentkit.testing.learning import check_returns
+from tests.experiment.on_device_runs import assert_equal, kill_after_170_steps
+
+DQN = dqn.make_agent(dqn.Config(batch_size=8, min_replay_size=16, hidden_sizes=(8,), n_step=2, replay_size=200))
+PPO = ppo.make_agent(ppo.Config(segment_length=8, num_minibatches=1, num_epochs=2, hidden_sizes=(8,)))
+A2C = a2c.make_agent(a2c.Config(segment_length=8, hidden_sizes=(8,)))
+QUIET = {"evaluation_period": 0, "progress": False}
+
+
+@dataclasses.dataclass(frozen=True)
+class Alone(JaxMultiAgentEnvironment):
+    """Is an environment of one agent as one of several."""
+
+    inside: JaxEnvironment
+
+    def observation_spec(self):
+        return {"only": self.inside.observation_spec()}
+
+    def action_spec(self):
+        return {"only": self.inside.action_spec()}
+
+    def reset(self, key):
+        state, timestep = self.inside.reset(key)
+        return state, self._of(timestep)
+
+    def step(self, state, action, key):
+        state, timestep = self.inside.step(state, action["only"], key)
+        return state, self._of(timestep)
+
+    def _of(self, timestep):
+        return type(timestep)(timestep.step_type, *({"only": field} for field in timestep[1:]))
+
+
+@dataclasses.dataclass(frozen=True)
+class Counting(JaxMultiAgentEnvironment):
+    """Ends after 2 steps; agent "b" is paid ten times "a"'s number of the step. "a" terminates, and "b" is cut off.
+
+    An observation is the agent's number and the step's.
+    """
+
+    bad_at: int = -1
+
+    def observation_spec(self):
+        return dict.fromkeys("ab", specs.Array((2,), np.float32))
+
+    def action_spec(self):
+        return dict.fromkeys("ab", specs.DiscreteArray(3, dtype=np.int32))
+
+    def _observe(self, count):
+        return {name: jnp.float32([number, count]) for number, name in enumerate("ab")}
+
+    def reset(self, key):
+        return jnp.int32(0), first_step_of(self._observe(0))
+
+    def step(self, state, action, key):
+        count = state + 1
+        reward = jnp.where(count == self.bad_at, jnp.nan, count)
+        timestep = next_step_of(self._observe(count), {"a": reward, "b": 10.0 * count}, truncated=count == 2)
+        return count, timestep._replace(discount={"a": jnp.where(count == 2, 0.0, 1.0), "b": jnp.float32(1.0)})
+
+
+def config(folder=None, policies=PPO, policy_of="shared", environment="jax:two_step_game", num_steps=64, **settings):
+    settings = {"on_device": True, "num_envs": 2, **QUIET, **settings}
+    return agentkit.MultiAgentConfig(policies, environment, num_steps, policy_of, run_directory=folder, **settings)
+
+
+def saved(folder):
+    return checkpoint.read_latest(folder / "checkpoints").state
+
+
+def seat(policy_id, agent_ids, experience=None):
+    """A policy that chooses its agent's number, and learns the sum of its batches."""
+
+    def update(training, batch):
+        return training + jnp.sum(batch.data.reward), UpdateOutput({"loss": jnp.float32(0.0)}, None)
+
+    own = Update(lambda key: jnp.float32(0.0), update, lambda training: {"policy": ()})
+    policy = stateless_policy(lambda params, key, observation: observation[0].astype(jnp.int32))
+    return Seat(policy_id, agent_ids, policy, own, experience)
+
+
+def test_the_rows_of_a_policy_are_those_of_its_agents_one_after_the_other():
+    """In 2 environments: a's two rows, then b's. The third step resets, which is no step of anybody's."""
+    environment, seats = Counting(), [seat("shared", ("a", "b"))]
+    acting = start(environment, seats, 2, jax.random.PRNGKey(0))
+    reset, rows, ended = jax.vmap(environment.reset), [], []
+    for _ in range(4):
+        acting, turns, episodes = take_step(environment, seats, {"shared": ()}, acting, reset)
+        rows.append(turns["shared"].row)
+        ended.append(episodes)
+    np.testing.assert_array_equal([row.action for row in rows], [[0, 0, 1, 1]] * 2 + [[0] * 4, [0, 0, 1, 1]])
+    np.testing.assert_array_equal(
+        [row.reward for row in rows], [[1, 1, 10, 10], [2, 2, 20, 20], [0] * 4, [1, 1, 10, 10]]
+    )
+    np.testing.assert_array_equal([row.discount for row in rows], [[1] * 4, [0, 0, 1, 1], [0] * 4, [1] * 4])
+    np.testing.assert_array_equal([row.start_of_episode[0] for row in rows], [True, False, False, True])
+    np.testing.assert_array_equal([row.observation[3] for row in rows], [[1, 0], [1, 1], [1, 2], [1, 0]])
+    assert [int(each.count) for each in ended] == [0, 2, 0, 0] and int(acting.num_steps) == 6
+    assert float(ended[1].total_return) == 2 * 33 and float(ended[1].by_agent["b"]) == 2 * 30
+    assert int(ended[1].total_length) == 4 and int(acting.num_episodes) == 2
+
+
+def test_segments_of_several_updates_a_round_have_the_next_row_behind_them():
+    """T = 3, and a batch of two segments of one agent's one environment: a round has 6 rows."""
+    experience = Segments(SegmentsConfig(segment_length=3, batch_size=2))
+    seen = []
+
+    def update(training, batch):
+        seen.append(batch.data)
+        return training, UpdateOutput({"loss": jnp.float32(0.0)}, None)
+
+    own = seat("b", ("b",), experience)._replace(update=Update(lambda key: (), update, lambda _: {"policy": ()}))
+    rounds = SeveralRounds(OnlyB(), [own], 1)
+    acting = rounds.start(jax.random.PRNGKey(0))
+    with jax.disable_jit():
+        found = rounds.run({"b": ()}, acting, {"b": ()}, {"b": start_tally(0)}, {"b": {}}, jnp.int32(0))
+    assert rounds.rows == 6 and int(found.acting.num_steps) == 4 and int(found.tally["b"][0]) == 1
+    data = seen[-1]
+    np.testing.assert_array_equal(data.observation[..., 1], [[0, 1, 2, 0], [0, 1, 2, 0]])
+    np.testing.assert_array_equal(data.start_of_episode, [[True, False, False, True]] * 2)
+    np.testing.assert_array_equal(data.reward, [[10, 20, 0, 0]] * 2)
+
+
+class OnlyB(Counting):
+    """Has "b" alone."""
+
+    def observation_spec(self):
+        return {"b": super().observation_spec()["b"]}
+
+    def action_spec(self):
+        return {"b": super().action_spec()["b"]}
+
+    def reset(self, key):
+        return self._only(super().reset(key))
+
+    def step(self, state, action, key):
+        return self._only(super().step(state, action, key))
+
+    def _only(self, found):
+        state, timestep = found
+        return state, type(timestep)(timestep.step_type, *({"b": field["b"]} for field in timestep[1:]))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("agent", [A2C, DQN], ids=["a2c", "dqn"])
+def test_one_agent_as_one_of_several_is_the_same_to_the_bit(agent, tmp_path):
+    environment, folders = CartPole(max_steps=12), (tmp_path / "one", tmp_path / "several")
+    given = {"num_envs": 2, "on_device": True, "seed": 3, **QUIET}
+    agentkit.run(agentkit.ExperimentConfig(agent, environment, 96, run_directory=folders[0], **given))
+    agentkit.run(config(folders[1], agent, environment=Alone(environment), num_steps=96, seed=3))
+    one, several = (saved(folder) for folder in folders)
+    assert_equal(one["learner"], several["learner"]["shared"])
+    assert int(one["learner"]["num_updates"]) > 0 and one["num_steps"] == several["num_steps"]
+    rows = [agentkit.open_run(str(folder)).rows("train") for folder in folders]
+    assert [row["episode_return"] for row in rows[0]] == [row["episode_return/only"] for row in rows[1]]
+
+
+MIXED = {"ours": PPO, "theirs": DQN}
+WHO = {"agent_1": "ours", "agent_2": "theirs"}
+
+
+def plan(run_directory, num_steps=300, **settings):
+    return config(run_directory, MIXED, WHO, num_steps=num_steps, **settings)
+
+
+@pytest.mark.full
+def test_two_policies_of_two_kinds_are_killed_and_resumed_to_the_bit(tmp_path):
+    """One learns from segments at the end of a round, the other from its replay after each step."""
+    agentkit.run(plan(tmp_path / "whole", checkpoint_period=90))
+    kill_after_170_steps("test_several_on_device", tmp_path / "killed")
+    with pytest.raises(CheckpointError, match="on_device"):
+        agentkit.resume(tmp_path / "killed", on_device=False)
+    result = agentkit.resume(tmp_path / "killed")
+    one, other = saved(tmp_path / "whole"), saved(tmp_path / "killed")
+    assert result.steps == one["num_steps"] and 300 <= result.steps < 300 + 2 * 8
+    assert_equal(one["learner"], other["learner"])
+    assert_equal(one["acting"], other["acting"])
+    updates = {name: int(each["num_updates"]) for name, each in other["learner"].items()}
+    assert updates["ours"] > 8 and updates["theirs"] > 200
+    row = agentkit.open_run(str(tmp_path / "killed")).rows("learner-theirs")[-1]
+    assert row["agent_steps"] == 2 * row["steps"] and row["replay_size"] == 200
+    train = agentkit.open_run(str(tmp_path / "killed")).rows("train")
+    assert [r["episode_return"] for r in train] == pytest.approx(
+        [r["episode_return/agent_1"] + r["episode_return/agent_2"] for r in train], rel=1e-5
+    )
+
+
+@pytest.mark.full
+def test_a_chunk_of_four_rounds_is_two_of_two():
+    """With a memory: R2D2's core, shared by both agents."""
+    agent = r2d2.make_agent(
+        r2d2.Config(
+            core_size=4, hidden_sizes=(4,), batch_size=4, min_replay_size=4, replay_size=60, sequence_length=4,
+            sequence_period=2, burn_in=1,
+        )
+    )  # fmt: skip
+    from agentkit.experiment.on_device.loop import DeviceLoop
+
+    spec = TwoStepGame().agent_specs()["agent_1"]
+    agent = agent.with_num_envs(4)
+    networks = agent.make_networks(spec)
+    update = agent.make_update(networks)
+    ours = Seat("shared", ("agent_1", "agent_2"), agent.make_policy(networks), update, agent.experience)
+    loop = DeviceLoop(SeveralRounds(TwoStepGame(), [ours], 2))
+    init = jax.jit(loop.first_training)
+
+    def begin():
+        return init(jax.random.PRNGKey(0)), loop.start(jax.random.PRNGKey(1)), {"shared": start_tally(0)}
+
+    whole = loop.run(*begin(), 10_000, 4)
+    part = loop.run(*begin(), 10_000, 2)
+    part = loop.run(part.training, part.state, part.tally, 10_000, 2)
+    assert_equal(whole.training, part.training)
+    assert_equal(whole.state, part.state)
+    assert int(whole.tally["shared"][0]) > 20
+
+
+def test_steps_may_be_counted_by_agents(tmp_path):
+    agentkit.run(config(tmp_path, num_steps=64, count_steps_by="agents", evaluation_period=32, evaluation_episodes=2))
+    log = agentkit.open_run(str(tmp_path))
+    train = log.rows("train")
+    assert all(row["agent_steps"] == row["steps"] for row in train)
+    assert train[-1]["episodes"] == pytest.approx(train[-1]["steps"] / 4, abs=2), "two agents, two steps an episode"
+    evaluations = log.rows("evaluation")
+    assert len(evaluations) == 2 and {"episode_return/agent_1", "wins/agent_2"} <= evaluations[-1].keys()
+
+
+def test_a_reward_that_is_nan_stops_the_run(tmp_path):
+    with pytest.raises(NonFiniteError, match="the environment gave a reward or an observation"):
+        agentkit.run(config(tmp_path, environment=Counting(bad_at=2)))
+
+
+class OnEpisode(Callback):
+    def on_episode(self, run, episode):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"environment": "agentkit:two_step_game"}, "the environment agentkit:two_step_game: it is none of several"),
+        ({"opponents": Pool("uniform"), "num_envs": None}, "opponents"),
+        ({"policies": {"a": PPO, "b": "random"}, "policy_of": WHO | {"agent_1": "a", "agent_2": "b"}}, "'random'"),
+        ({"callbacks": [OnEpisode()]}, "the callback OnEpisode with on_episode"),
+        ({"policies": {"a": PPO, "b": a2c.make_agent(a2c.Config(segment_length=5, hidden_sizes=(4,)))},
+          "policy_of": {"agent_1": "a", "agent_2": "b"}}, "a: 8, b: 5"),
+        ({"num_steps": 2**31}, "steps are counted below"),
+    ],
+)  # fmt: skip
+def test_what_the_loop_cannot_do_is_refused_before_there_is_a_folder(changes, match, tmp_path):
+    with pytest.raises(agentkit.errors.AgentkitError, match=match):
+        agentkit.run(config(tmp_path / "run", **changes))
+    assert not (tmp_path / "run").exists()
+
+
+def test_launch_refuses_the_compiled_loop(tmp_path):
+    with pytest.raises(ConfigError, match="the compiled loop is one process"):
+        agentkit.launch(config(tmp_path / "run"))
+
+
+def test_an_environment_of_several_agents_is_refused_for_one():
+    with pytest.raises(ConfigError, match="has several agents, and this is for one agent"):
+        agentkit.envs.make(TwoStepGame)
+    with pytest.raises(ConfigError, match="has several agents"):
+        agentkit.envs.make("jax:two_step_game")
+
+
+def test_the_command_trains_and_what_it_made_is_evaluated_and_loaded(tmp_path, capsys):
+    folder = str(tmp_path / "run")
+    words = ["train", "ppo", "--env", "jax:two_step_game", "--policies", "shared", "--on-device", "--num-envs", "4"]
+    words += ["--steps", "128", "--set", "hidden_sizes=8", "--set", "num_minibatches=1", "--set", "segment_length=8"]
+    assert main([*words, "--eval-every", "64", "--eval-episodes", "2", "--run-directory", folder]) == 0
+    assert read_multi_agent_config(folder).on_device
+    assert main(["evaluate", folder, "--episodes", "2"]) == 0
+    assert "agent_2" in capsys.readouterr().out
+    assert agentkit.load(folder, policy="shared") is not None
+
+
+@pytest.mark.full
+def test_independent_learners_agree_on_one_of_the_better_games(tmp_path):
+    """Each for itself they find 7 and not 8, as on the host; random play's mean is 4.75."""
+    agent = ppo.make_agent(
+        ppo.Config(segment_length=8, num_minibatches=1, hidden_sizes=(16,), learning_rate=3e-3, entropy_cost=0.01)
+    )
+    returns = []
+    for seed in range(3):
+        given = {"num_steps": 6_000, "num_envs": 8, "seed": seed, "evaluation_period": 6_000, "evaluation_episodes": 1}
+        agentkit.run(config(tmp_path / str(seed), agent, "each", **given))
+        returns.append(agentkit.open_run(str(tmp_path / str(seed))).rows("evaluation")[-1]["episode_return"])
+    check_returns(returns, 7.0, range(3), "6,000 steps")
