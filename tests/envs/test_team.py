@@ -6,13 +6,17 @@ from typing import Any
 import dm_env
 import numpy as np
 import pytest
+import tree
 
 from agentkit import envs, specs
 from agentkit.core import MultiAgentEnvironment
+from agentkit.envs.jax.dm_environment import DmEnvironment
+from agentkit.envs.jax.team import JaxTeam
 from agentkit.envs.multi_agent.team import TeamEnvironment
 from agentkit.errors import SpecError, UnknownNameError
 from agentkit.testing.environment import EnvironmentContract
 from tests.agents.teams import make_hints
+from tests.experiment.on_device_runs import Counting
 
 STEP_TYPES = {"first": dm_env.StepType.FIRST, "mid": dm_env.StepType.MID, "last": dm_env.StepType.LAST}
 
@@ -167,3 +171,33 @@ def test_the_two_step_game_pays_by_its_matrices() -> None:
     assert {paid[pair] for pair in paid if pair[0][0] == 0} == {7.0}
     assert [paid[(1, 0), second] for second in itertools.product((0, 1), repeat=2)] == [0, 1, 1, 8]
     assert np.mean(list(paid.values())) == 4.75
+
+
+def _play(environment: dm_env.Environment) -> list[dm_env.TimeStep]:
+    found = []
+    for one, other in itertools.product((0, 1), repeat=2):
+        found.append(environment.reset())
+        for _ in range(2):
+            found.append(environment.step({"agent_1": np.int32(one), "agent_2": np.int32(other)}))
+    return found
+
+
+def test_a_team_in_jax_is_that_of_its_twin():
+    ours, twin = envs.make("team:jax:two_step_game"), envs.make("team:agentkit:two_step_game")
+    assert ours.observation_spec() == twin.observation_spec() and ours.action_spec() == twin.action_spec()
+    for one, other in zip(_play(ours), _play(twin), strict=True):
+        tree.map_structure(np.testing.assert_array_equal, one, other)
+    with pytest.raises(ValueError, match="Expected an action in 0..1, found 2"):
+        ours.reset()
+        ours.step({"agent_1": 2, "agent_2": 0})
+
+
+def test_a_team_in_jax_of_which_one_terminates_and_one_is_cut_off():
+    """As above: the discount is 1, and nothing is bootstrapped from who terminated."""
+    environment = DmEnvironment(JaxTeam(Counting()))
+    first, middle, last = environment.reset(), *(environment.step({"a": 0, "b": 0}) for _ in range(2))
+    assert [each.step_type for each in (first, middle, last)] == list(dm_env.StepType)
+    assert (middle.reward, last.reward, last.discount) == (11.0, 22.0, 1.0)
+    np.testing.assert_array_equal([middle.observation["active"], last.observation["active"]], [[1, 1], [0, 1]])
+    np.testing.assert_array_equal(last.observation["agents"]["b"], [1, 2])
+    assert "state" not in last.observation

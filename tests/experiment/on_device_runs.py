@@ -12,7 +12,8 @@ import numpy as np
 
 from agentkit import checkpoint, specs
 from agentkit.envs.jax.base import JaxEnvironment
-from agentkit.envs.jax.time_steps import first_step, next_step
+from agentkit.envs.jax.multi_agent_base import JaxMultiAgentEnvironment
+from agentkit.envs.jax.time_steps import first_step, first_step_of, next_step, next_step_of
 from agentkit.learning.finite import start_tally
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -36,6 +37,34 @@ class Endless(JaxEnvironment):
 
     def step(self, state, action, key):
         return state + 1, next_step(jnp.full(1, 10.0), self.reward, truncated=state + 1 == 3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Counting(JaxMultiAgentEnvironment):
+    """Ends after 2 steps; agent "b" is paid ten times "a"'s number of the step. "a" terminates, and "b" is cut off.
+
+    An observation is the agent's number and the step's.
+    """
+
+    bad_at: int = -1
+
+    def observation_spec(self):
+        return dict.fromkeys("ab", specs.Array((2,), np.float32))
+
+    def action_spec(self):
+        return dict.fromkeys("ab", specs.DiscreteArray(3, dtype=np.int32))
+
+    def _observe(self, count):
+        return {name: jnp.float32([number, count]) for number, name in enumerate("ab")}
+
+    def reset(self, key):
+        return jnp.int32(0), first_step_of(self._observe(0))
+
+    def step(self, state, action, key):
+        count = state + 1
+        reward = jnp.where(count == self.bad_at, jnp.nan, count)
+        timestep = next_step_of(self._observe(count), {"a": reward, "b": 10.0 * count}, truncated=count == 2)
+        return count, timestep._replace(discount={"a": jnp.where(count == 2, 0.0, 1.0), "b": jnp.float32(1.0)})
 
 
 def begin(loop, init):

@@ -8,16 +8,15 @@ import numpy as np
 import pytest
 
 import agentkit
-from agentkit import checkpoint, specs
+from agentkit import checkpoint
 from agentkit.actors.policy import stateless_policy
-from agentkit.agents import a2c, dqn, ppo, r2d2
+from agentkit.agents import a2c, dqn, mappo, ppo, qmix, r2d2
 from agentkit.agents.common.experience import Segments, SegmentsConfig
 from agentkit.callbacks import Callback
 from agentkit.cli import main
 from agentkit.envs.jax.base import JaxEnvironment
 from agentkit.envs.jax.cartpole import CartPole
 from agentkit.envs.jax.multi_agent_base import JaxMultiAgentEnvironment
-from agentkit.envs.jax.time_steps import first_step_of, next_step_of
 from agentkit.envs.jax.two_step_game import TwoStepGame
 from agentkit.errors import CheckpointError, ConfigError, NonFiniteError
 from agentkit.experiment import Pool, read_multi_agent_config
@@ -25,8 +24,10 @@ from agentkit.experiment.on_device.several.acting import Seat, start, take_step
 from agentkit.experiment.on_device.several.rounds import SeveralRounds
 from agentkit.learning import Update, UpdateOutput
 from agentkit.learning.finite import start_tally
-from agentkit.testing.learning import check_returns
-from tests.experiment.on_device_runs import assert_equal, kill_after_170_steps
+from agentkit.testing.learning import check_returns, learns
+from tests.agents.test_mappo import LEARNING
+from tests.agents.test_qmix import GAME
+from tests.experiment.on_device_runs import Counting, assert_equal, kill_after_170_steps
 
 DQN = dqn.make_agent(dqn.Config(batch_size=8, min_replay_size=16, hidden_sizes=(8,), n_step=2, replay_size=200))
 PPO = ppo.make_agent(ppo.Config(segment_length=8, num_minibatches=1, num_epochs=2, hidden_sizes=(8,)))
@@ -56,34 +57,6 @@ class Alone(JaxMultiAgentEnvironment):
 
     def _of(self, timestep):
         return type(timestep)(timestep.step_type, *({"only": field} for field in timestep[1:]))
-
-
-@dataclasses.dataclass(frozen=True)
-class Counting(JaxMultiAgentEnvironment):
-    """Ends after 2 steps; agent "b" is paid ten times "a"'s number of the step. "a" terminates, and "b" is cut off.
-
-    An observation is the agent's number and the step's.
-    """
-
-    bad_at: int = -1
-
-    def observation_spec(self):
-        return dict.fromkeys("ab", specs.Array((2,), np.float32))
-
-    def action_spec(self):
-        return dict.fromkeys("ab", specs.DiscreteArray(3, dtype=np.int32))
-
-    def _observe(self, count):
-        return {name: jnp.float32([number, count]) for number, name in enumerate("ab")}
-
-    def reset(self, key):
-        return jnp.int32(0), first_step_of(self._observe(0))
-
-    def step(self, state, action, key):
-        count = state + 1
-        reward = jnp.where(count == self.bad_at, jnp.nan, count)
-        timestep = next_step_of(self._observe(count), {"a": reward, "b": 10.0 * count}, truncated=count == 2)
-        return count, timestep._replace(discount={"a": jnp.where(count == 2, 0.0, 1.0), "b": jnp.float32(1.0)})
 
 
 def config(folder=None, policies=PPO, policy_of="shared", environment="jax:two_step_game", num_steps=64, **settings):
@@ -315,3 +288,10 @@ def test_independent_learners_agree_on_one_of_the_better_games(tmp_path):
         agentkit.run(config(tmp_path / str(seed), agent, "each", **given))
         returns.append(agentkit.open_run(str(tmp_path / str(seed))).rows("evaluation")[-1]["episode_return"])
     check_returns(returns, 7.0, range(3), "6,000 steps")
+
+
+@pytest.mark.full
+def test_teams_learn_in_the_loop():
+    """The game of 8 needs both: QMIX finds it from its replay, MAPPO from segments."""
+    learns(qmix.make_agent(qmix.Config(**GAME)), "team:jax:two_step_game", 4_000, 8.0, on_device=True)
+    learns(mappo.make_agent(mappo.Config(**LEARNING)), "team:jax:two_step_game", 6_000, 8.0, num_envs=8, on_device=True)

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import tree
 
+from agentkit import specs
 from agentkit.child import check_not_forked
 from agentkit.envs.base import checked_action
 from agentkit.envs.jax.base import JaxEnvironment
@@ -35,7 +36,6 @@ class DmEnvironment(dm_env.Environment):
         self.jax_environment = environment
         self._reset, self._step = compiled_steps(environment)
         self._action_spec = environment.action_spec()
-        self._num_actions = getattr(self._action_spec, "num_values", None)
         self._state: Any = None
         self._is_over = True
         self.reseed(seed)
@@ -54,9 +54,7 @@ class DmEnvironment(dm_env.Environment):
         """Takes an action; after LAST it starts an episode instead and ignores the action."""
         if self._is_over:
             return self.reset()
-        if self._num_actions is not None:
-            checked_action(action, self._num_actions)
-        cast = tree.map_structure(lambda spec, leaf: np.asarray(leaf, spec.dtype), self._action_spec, action)
+        cast = tree.map_structure(cast_action, self._action_spec, action)
         self._key, self._state, timestep = self._step(self._key, self._state, cast)
         step_type, reward, discount, observation = to_numpy(timestep)
         self._is_over = int(step_type) == dm_env.StepType.LAST
@@ -105,6 +103,13 @@ def _cpu() -> jax.Device | None:
         return jax.local_devices(backend="cpu")[0]
     except RuntimeError:
         return None
+
+
+def cast_action(spec: specs.Array, action: Any) -> np.ndarray:
+    """Returns an action of a spec's dtype, and refuses a choice that there is not."""
+    if isinstance(spec, specs.DiscreteArray):
+        checked_action(action, spec.num_values)
+    return np.asarray(action, spec.dtype)
 
 
 def on_cpu(key: jax.Array) -> jax.Array:

@@ -8,11 +8,11 @@ from typing import Any, final
 import dm_env
 import jax
 import numpy as np
+import tree
 
 from agentkit.child import check_not_forked
 from agentkit.core import MultiAgentEnvironment
-from agentkit.envs.base import checked_action
-from agentkit.envs.jax.dm_environment import compiled_steps, on_cpu, to_numpy
+from agentkit.envs.jax.dm_environment import cast_action, compiled_steps, on_cpu, to_numpy
 from agentkit.envs.jax.multi_agent_base import JaxMultiAgentEnvironment
 from agentkit.envs.multi_agent.base import check_who_acts
 from agentkit.specs import EnvironmentSpec
@@ -59,7 +59,8 @@ class HostMultiAgentEnvironment(MultiAgentEnvironment):
     def step(self, actions: Mapping[AgentId, Nest]) -> dict[AgentId, dm_env.TimeStep]:
         """Takes the actions of all agents."""
         check_who_acts(actions, () if self._is_over else self._specs)
-        cast = {each: _checked(spec.actions, actions[each]) for each, spec in self._specs.items()}
+        own = {each: spec.actions for each, spec in self._specs.items()}
+        cast = tree.map_structure(cast_action, own, {each: actions[each] for each in own})
         self._key, self._state, timestep = self._step(self._key, self._state, cast)
         step_type, *of_all = to_numpy(timestep)
         self._is_over = int(step_type) == dm_env.StepType.LAST
@@ -77,11 +78,3 @@ class HostMultiAgentEnvironment(MultiAgentEnvironment):
     def render(self) -> np.ndarray:
         """Returns an image of where it stands, as `JaxEnvironment.render` draws it."""
         return self.jax_environment.render(self._state)
-
-
-def _checked(spec: Nest, action: Nest) -> Nest:
-    """Returns an action of the spec's dtypes, and refuses a choice that there is not."""
-    number = getattr(spec, "num_values", None)
-    if number is not None:
-        checked_action(action, number)
-    return jax.tree.map(lambda leaf, x: np.asarray(x, leaf.dtype), spec, action)

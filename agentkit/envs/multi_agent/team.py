@@ -10,20 +10,30 @@ import numpy as np
 
 from agentkit import specs
 from agentkit.core import MultiAgentEnvironment
+from agentkit.envs.jax.multi_agent_base import JaxMultiAgentEnvironment
 from agentkit.envs.multi_agent.loading import make_multi_agent
 from agentkit.errors import SpecError
 from agentkit.types import Nest
 
 
-def make(name: str, seed: int = 0, **settings: Any) -> TeamEnvironment:
+def make(name: str, seed: int = 0, **settings: Any) -> dm_env.Environment:
     """Makes a team of an environment of several agents by name, such as ``pettingzoo:mpe/simple_spread_v3``.
+
+    One in JAX becomes a team in JAX, which the training on the device takes.
 
     Args:
         name: as `envs.make_multi_agent` takes it.
         seed: seeds everything.
         **settings: go to the environment.
     """
-    return TeamEnvironment(make_multi_agent(name, seed, raw=True, **settings))
+    made = make_multi_agent(name, seed, raw=True, **settings)
+    in_jax = getattr(made, "jax_environment", None)
+    if not isinstance(in_jax, JaxMultiAgentEnvironment):
+        return TeamEnvironment(made)
+    from agentkit.envs.jax.dm_environment import DmEnvironment  # Loads JAX.
+    from agentkit.envs.jax.team import JaxTeam
+
+    return DmEnvironment(JaxTeam(in_jax), seed)
 
 
 @final
