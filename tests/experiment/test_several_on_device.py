@@ -134,7 +134,7 @@ class OnlyB(Counting):
         return self._only(super().reset(key))
 
     def step(self, state, action, key):
-        return self._only(super().step(state, action, key))
+        return self._only(super().step(state, {"a": 0, **action}, key))
 
     def _only(self, found):
         state, timestep = found
