@@ -101,8 +101,8 @@ def test_the_rows_of_a_policy_are_those_of_its_agents_one_after_the_other():
 
 
 def test_segments_of_several_updates_a_round_have_the_next_row_behind_them():
-    """T = 3, and a batch of two segments of one agent's one environment: a round has 6 rows."""
-    experience = Segments(SegmentsConfig(segment_length=3, batch_size=2))
+    """T = 2, and a batch of three segments of one agent's one environment: a round has 6 rows, of two episodes."""
+    experience = Segments(SegmentsConfig(segment_length=2, batch_size=3))
     seen = []
 
     def update(training, batch):
@@ -116,9 +116,9 @@ def test_segments_of_several_updates_a_round_have_the_next_row_behind_them():
         found = rounds.run({"b": ()}, acting, {"b": ()}, {"b": start_tally(0)}, {"b": {}}, jnp.int32(0))
     assert rounds.rows == 6 and int(found.acting.num_steps) == 4 and int(found.tally["b"][0]) == 1
     data = seen[-1]
-    np.testing.assert_array_equal(data.observation[..., 1], [[0, 1, 2, 0], [0, 1, 2, 0]])
-    np.testing.assert_array_equal(data.start_of_episode, [[True, False, False, True]] * 2)
-    np.testing.assert_array_equal(data.reward, [[10, 20, 0, 0]] * 2)
+    np.testing.assert_array_equal(data.observation[..., 1], [[0, 1, 2], [2, 0, 1], [1, 2, 0]])
+    np.testing.assert_array_equal(data.start_of_episode, data.observation[..., 1] == 0)
+    np.testing.assert_array_equal(data.reward, [[10, 20, 0], [0, 10, 0], [20, 0, 0]])
 
 
 class OnlyB(Counting):
