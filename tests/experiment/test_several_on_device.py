@@ -171,10 +171,12 @@ def test_two_policies_of_two_kinds_are_killed_and_resumed_to_the_bit(tmp_path):
     with pytest.raises(CheckpointError, match="on_device"):
         agentkit.resume(tmp_path / "killed", on_device=False)
     result = agentkit.resume(tmp_path / "killed")
-    one, other = saved(tmp_path / "whole"), saved(tmp_path / "killed")
+    latest = checkpoint.read_latest(tmp_path / "killed" / "checkpoints")
+    one, other = saved(tmp_path / "whole"), latest.state
     assert result.steps == one["num_steps"] and 300 <= result.steps < 300 + 2 * 8
     assert_equal(one["learner"], other["learner"])
     assert_equal(one["acting"], other["acting"])
+    assert [path.name for path in latest.path.glob("replay*")] == ["replay-theirs"]
     updates = {name: int(each["num_updates"]) for name, each in other["learner"].items()}
     assert updates["ours"] > 8 and updates["theirs"] > 200
     row = agentkit.open_run(str(tmp_path / "killed")).rows("learner-theirs")[-1]
