@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import agentkit
-from agentkit import checkpoint
+from agentkit import checkpoint, specs
 from agentkit.actors.policy import stateless_policy
 from agentkit.agents import a2c, dqn, mappo, ppo, qmix, r2d2
 from agentkit.agents.common.experience import Segments, SegmentsConfig
@@ -21,6 +21,7 @@ from agentkit.envs.jax.two_step_game import TwoStepGame
 from agentkit.errors import CheckpointError, ConfigError, NonFiniteError
 from agentkit.experiment import Pool, read_multi_agent_config
 from agentkit.experiment.on_device.several.acting import Seat, start, take_step
+from agentkit.experiment.on_device.several.chance import random_policy
 from agentkit.experiment.on_device.several.rounds import SeveralRounds
 from agentkit.learning import Update, UpdateOutput
 from agentkit.learning.finite import start_tally
@@ -217,6 +218,34 @@ def test_a_chunk_of_four_rounds_is_two_of_two():
     assert int(whole.tally["shared"][0]) > 20
 
 
+def test_chance_draws_among_what_is_allowed_and_within_the_bounds():
+    keys = jax.random.split(jax.random.PRNGKey(0), 400)
+    masked = random_policy(specs.DiscreteArray(4, dtype=np.int32))
+    mask = {"observation": jnp.zeros(1), specs.ACTION_MASK: jnp.array([True, False, True, False])}
+    drawn = jax.vmap(lambda key: masked.act((), key, mask, ())[0])(keys)
+    np.testing.assert_array_equal(np.unique(drawn), [0, 2])
+    free = random_policy({"a": specs.BoundedArray((2,), np.float32, -1.0, 3.0), "b": specs.DiscreteArray(3)})
+    drawn = jax.vmap(lambda key: free.act((), key, jnp.zeros(1), ())[0])(keys)
+    assert -1 <= drawn["a"].min() < -0.9 and 2.9 < drawn["a"].max() <= 3
+    np.testing.assert_array_equal(np.unique(drawn["b"]), [0, 1, 2])
+
+
+@pytest.mark.full
+def test_policies_that_learn_nothing_play_beside_those_that_do(tmp_path):
+    """Of a run's folder, and chance; the run's agent chooses the game of 7 whatever its partner does."""
+    explores = dqn.make_agent(dqn.Config(hidden_sizes=(16,), batch_size=16, min_replay_size=32, epsilon=0.5))
+    agentkit.run(config(tmp_path / "old", explores, "each", num_steps=600))
+    frozen = agentkit.Frozen(tmp_path / "old", policy="agent_1")
+    policies, policy_of = {"new": A2C, "old": frozen}, {"agent_1": "old", "agent_2": "new"}
+    agentkit.run(config(tmp_path / "new", policies, policy_of, num_steps=64))
+    assert saved(tmp_path / "new")["learner"].keys() == {"new"}
+    old = {row["episode_return"] for row in agentkit.open_run(str(tmp_path / "new")).rows("train")}
+    policies = {"new": A2C, "chance": "random"}
+    agentkit.run(config(tmp_path / "chance", policies, {"agent_1": "chance", "agent_2": "new"}, num_steps=64))
+    chance = {row["episode_return"] for row in agentkit.open_run(str(tmp_path / "chance")).rows("train")}
+    assert old == {7.0} and len(chance) > 1
+
+
 def test_steps_may_be_counted_by_agents(tmp_path):
     agentkit.run(config(tmp_path, num_steps=64, count_steps_by="agents", evaluation_period=32, evaluation_episodes=2))
     log = agentkit.open_run(str(tmp_path))
@@ -242,7 +271,6 @@ class OnEpisode(Callback):
     [
         ({"environment": "agentkit:two_step_game"}, "the environment agentkit:two_step_game: it is none of several"),
         ({"opponents": Pool("uniform"), "num_envs": None}, "opponents"),
-        ({"policies": {"a": PPO, "b": "random"}, "policy_of": WHO | {"agent_1": "a", "agent_2": "b"}}, "'random'"),
         ({"callbacks": [OnEpisode()]}, "the callback OnEpisode with on_episode"),
         ({"policies": {"a": PPO, "b": a2c.make_agent(a2c.Config(segment_length=5, hidden_sizes=(4,)))},
           "policy_of": {"agent_1": "a", "agent_2": "b"}}, "a: 8, b: 5"),

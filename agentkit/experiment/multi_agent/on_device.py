@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
@@ -17,7 +18,7 @@ from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.multi_agent.config import MultiAgentConfig, who_plays
 from agentkit.experiment.multi_agent.judging.evaluation import MultiAgentEvaluator
 from agentkit.experiment.multi_agent.parts import NoPolicy, check_resumed, log_learner, make_policies, tell
-from agentkit.experiment.multi_agent.players import Trained
+from agentkit.experiment.multi_agent.players import Player, Trained
 from agentkit.experiment.multi_agent.work import Learners
 from agentkit.experiment.on_device.build import keys_of
 from agentkit.experiment.on_device.checks import (
@@ -31,6 +32,7 @@ from agentkit.experiment.on_device.checks import (
 from agentkit.experiment.on_device.chunks import OneRun
 from agentkit.experiment.on_device.loop import DeviceLoop
 from agentkit.experiment.on_device.several.acting import Seat, keys_of_each
+from agentkit.experiment.on_device.several.chance import random_policy
 from agentkit.experiment.on_device.several.rounds import SeveralRounds
 from agentkit.experiment.on_device.work import ActAndLearnOnDevice
 from agentkit.experiment.runs.logs import RunLogs
@@ -38,6 +40,8 @@ from agentkit.experiment.runs.resume_checks import begin
 from agentkit.experiment.training.hooks import Hooks
 from agentkit.experiment.training.training_loop import Training
 from agentkit.learning import Learner, LearnerCallbacks
+from agentkit.types import AgentId
+from agentkit.variables import VariableClient
 
 
 @final
@@ -69,7 +73,7 @@ class DeviceLearners(Learners):
 
 
 def check_settings(config: MultiAgentConfig) -> None:
-    """Refuses settings, policies and callbacks that need the host's loop.
+    """Refuses settings and callbacks that need the host's loop.
 
     Args:
         config: with `on_device`.
@@ -79,10 +83,6 @@ def check_settings(config: MultiAgentConfig) -> None:
     """
     if config.opponents is not None:
         raise refused("opponents (--opponents)", "all episodes are played by the newest parameters. Leave it out")
-    policies = {} if not isinstance(config.policies, Mapping) else config.policies
-    for policy_id, policy in policies.items():
-        if not hasattr(policy, "make_update"):
-            raise refused(f"policies[{policy_id!r}]={policy!r:.80}", "all policies learn there. Give it an agent")
     if config.num_steps >= MOST_STEPS:
         raise refused(f"num_steps={config.num_steps:,}", f"steps are counted below {MOST_STEPS:,}. Take fewer")
     check_callbacks(config.callbacks)
@@ -164,7 +164,7 @@ def build(
     trained, players = make_policies(config, plays, agent_specs)
     check_trained(config, trained)
     already = 0 if found is None else found.step
-    loop = DeviceLoop(_make_rounds(config, environment, trained, already))
+    loop = DeviceLoop(_make_rounds(config, environment, plays, trained, players, already))
     learner_key, acting_key = keys_of(config.seed)
     memory = check_memory(jax.eval_shape(loop.first_state, acting_key))
     lacking = begin(config)  # type: ignore[arg-type]  # It asks for what both kinds of experiment have.
@@ -197,18 +197,36 @@ def build(
 
 
 def _make_rounds(
-    config: MultiAgentConfig, environment: JaxMultiAgentEnvironment, trained: Sequence[Trained], already: int
+    config: MultiAgentConfig,
+    environment: JaxMultiAgentEnvironment,
+    plays: Mapping[AgentId, str],
+    trained: Sequence[Trained],
+    players: Mapping[str, Player],
+    already: int,
 ) -> SeveralRounds:
-    num_envs, seats = config.num_envs or 1, []
-    num_agents = sum(len(each.agent_ids) for each in trained)
-    steps_each = 1 if config.count_steps_by == "environment" else num_agents
-    for each in trained:
-        policy, number = each.parts.pure_policy, len(each.agent_ids)
+    """Makes the rounds of policies that learn, from checkpoints of `already` steps on, and of those that do not."""
+    num_envs, learning = config.num_envs or 1, {each.policy_id: each for each in trained}
+    seats = []
+    for policy_id, player in players.items():
+        agent_ids = [agent_id for agent_id, other in plays.items() if other == policy_id]
+        if policy_id not in learning:
+            seats.append(_fixed_seat(policy_id, agent_ids, player))
+            continue
+        each, number = learning[policy_id], len(agent_ids)
+        policy = each.parts.pure_policy
         assert policy is not None, "check_trained has refused others"
         rows = _rows_of(config, number, max(config.num_steps, already)) + num_envs * number
-        experience = needed_experience(each.agent, rows)
-        seats.append(Seat(each.policy_id, each.agent_ids, policy, each.parts.update, experience))
-    return SeveralRounds(environment, seats, num_envs, steps_each)
+        seats.append(Seat(policy_id, agent_ids, policy, each.parts.update, needed_experience(each.agent, rows)))
+    return SeveralRounds(environment, seats, num_envs, 1 if config.count_steps_by == "environment" else len(plays))
+
+
+def _fixed_seat(policy_id: str, agent_ids: Sequence[AgentId], player: Player) -> Seat:
+    """Returns the seat of a policy that learns nothing; its parameters become numbers of the program."""
+    if player.policy is None or player.store is None:
+        return Seat(policy_id, agent_ids, random_policy(player.spec.actions))
+    client = VariableClient(player.store, update_seconds=math.inf)
+    client.update(wait=True)
+    return Seat(policy_id, agent_ids, player.policy.policy, params=client.params)
 
 
 def _make_learner(

@@ -24,21 +24,23 @@ from agentkit.types import FIRST, LAST, AgentId, Array, Nest, Params, Step
 
 
 class Seat(NamedTuple):
-    """Holds a policy that learns, and who plays by it.
+    """Holds a policy, and who plays by it.
 
     Attributes:
         policy_id: its name.
         agent_ids: of those who play by it, A of them.
         policy: of a single agent.
-        update: the algorithm.
-        experience: that it learns from, of A N environments.
+        update: the algorithm; None of a policy that learns nothing.
+        experience: that it learns from, of A N environments; likewise.
+        params: of a policy that learns nothing.
     """
 
     policy_id: str
     agent_ids: Sequence[AgentId]
     policy: Policy
-    update: Update
-    experience: Segments | Transitions | Sequences
+    update: Update | None = None
+    experience: Segments | Transitions | Sequences | None = None
+    params: Params = ()
 
 
 class Turn(NamedTuple):

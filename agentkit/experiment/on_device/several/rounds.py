@@ -62,16 +62,17 @@ class SeveralRounds:
             steps_each: what a step of an environment counts.
         """
         self._environment, self._seats, self._num_envs = environment, list(seats), num_envs
+        self._updates = {seat.policy_id: seat.update for seat in seats if seat.update is not None}
         self._steps_each = steps_each
         self._agent_ids = {seat.policy_id: seat.agent_ids for seat in seats}
         self._on_segments: dict[str, SegmentLearning] = {}
         self._on_replay: dict[str, ReplayLearning] = {}
         for seat in seats:
-            number = num_envs * len(seat.agent_ids)
+            name, number = seat.policy_id, num_envs * len(seat.agent_ids)
             if isinstance(seat.experience, Segments):
-                self._on_segments[seat.policy_id] = SegmentLearning(seat.update, seat.experience, number)
-            else:
-                self._on_replay[seat.policy_id] = ReplayLearning(seat.update, seat.experience, number)
+                self._on_segments[name] = SegmentLearning(self._updates[name], seat.experience, number)
+            elif seat.experience is not None:
+                self._on_replay[name] = ReplayLearning(self._updates[name], seat.experience, number)
         self._length = max((each.times * each.length for each in self._on_segments.values()), default=STEPS)
         self.rows = self._length * num_envs * steps_each
 
@@ -81,16 +82,15 @@ class SeveralRounds:
 
     def first_training(self, key: Array) -> dict[str, Nest]:
         """Returns the training state that each update begins with, by policy id."""
-        keys = keys_of_each(key, len(self._seats))
-        return {seat.policy_id: seat.update.init(each) for seat, each in zip(self._seats, keys, strict=True)}
+        keys = keys_of_each(key, len(self._updates))
+        return {name: update.init(each) for (name, update), each in zip(self._updates.items(), keys, strict=True)}
 
     def first_store(self, acting: Acting, key: Array) -> dict[str, Nest]:
         """Returns an empty store of each policy that has a replay; see `rounds.Rounds`."""
         turns = self._turns(acting, key)
         stores: dict[str, Nest] = {}
-        for seat, each in zip(self._seats, keys_of_each(key, len(self._seats)), strict=True):
-            name, now = seat.policy_id, rows_of(acting.timestep, seat.agent_ids)
-            learning = self._on_replay.get(name)
+        for name, each in zip(self._updates, keys_of_each(key, len(self._updates)), strict=True):
+            learning, now = self._on_replay.get(name), rows_of(acting.timestep, self._agent_ids[name])
             stores[name] = () if learning is None else learning.start(turns[name].row, now.observation, each)
         return stores
 
@@ -168,7 +168,8 @@ class SeveralRounds:
     def _take_step(
         self, training: Mapping[str, Nest], acting: Acting, reset: Reset
     ) -> tuple[Acting, dict[str, Turn], Episodes]:
-        params = {seat.policy_id: seat.update.variables(training[seat.policy_id])["policy"] for seat in self._seats}
+        params = {seat.policy_id: seat.params for seat in self._seats}
+        params |= {name: update.variables(training[name])["policy"] for name, update in self._updates.items()}
         return take_step(self._environment, self._seats, params, acting, reset, self._steps_each)
 
     def _turns(self, acting: Acting, key: Array) -> dict[str, Turn]:
