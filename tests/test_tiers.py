@@ -198,3 +198,12 @@ def test_half_a_compiled_program_is_not_kept(tmp_path: pathlib.Path) -> None:
     compile_cache.keep(session, kept)
     compile_cache.fill(other, kept)
     assert {path.name: path.read_bytes() for path in other.iterdir()} == {"a-cache": whole}
+
+
+def test_a_machine_whose_cores_others_want_is_slower(monkeypatch):
+    monkeypatch.setenv("PYTEST_XDIST_WORKER_COUNT", "500")
+    monkeypatch.setattr(tiers.os, "getloadavg", lambda: (2_000.0, 0.0, 0.0))
+    assert tiers.slowness() >= 4.0
+    monkeypatch.setattr(tiers.os, "getloadavg", lambda: (500.0, 0.0, 0.0))
+    monkeypatch.setattr(tiers.time, "process_time", lambda: 0.0)
+    assert tiers.slowness() == 1.0
