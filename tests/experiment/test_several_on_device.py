@@ -304,6 +304,8 @@ def test_the_command_trains_and_what_it_made_is_evaluated_and_loaded(tmp_path, c
     assert main(["evaluate", folder, "--episodes", "2"]) == 0
     assert "agent_2" in capsys.readouterr().out
     assert agentkit.load(folder, policy="shared") is not None
+    assert main(["evaluate", folder, "--episodes", "1", "--video", str(tmp_path / "game.gif")]) == 2
+    assert "nothing to see: TwoStepGame has no render(state)" in capsys.readouterr().err
 
 
 @pytest.mark.full

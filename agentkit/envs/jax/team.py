@@ -7,6 +7,7 @@ from typing import Any, final
 
 import dm_env
 import jax.numpy as jnp
+import numpy as np
 
 from agentkit import specs
 from agentkit.envs.jax.base import JaxEnvironment
@@ -48,6 +49,10 @@ class JaxTeam(JaxEnvironment):
         """Takes the actions of all agents."""
         state, timestep = self.environment.step(state, action, key)
         return state, self._of_all(state, timestep)
+
+    def render(self, state: Any) -> np.ndarray:
+        """Returns an image of a state, as the environment of the agents draws it."""
+        return self.environment.render(state)
 
     def _of_all(self, state: Any, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
         ids = sorted(timestep.observation)
