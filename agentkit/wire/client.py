@@ -148,6 +148,8 @@ class Client:
             self._number += 1
             self._waiting[self._number] = encode(self._number, body)
             self._unsent.append(self._number)
+            if not self._connected:
+                self._follow()
             self._send_unsent()
             return self._number
 
@@ -163,12 +165,15 @@ class Client:
             while True:
                 self._check_open()
                 left = deadline - time.monotonic()
-                self._poller.register(self._socket, zmq.POLLIN | (zmq.POLLOUT if self._unsent else 0))
+                sends = self._unsent and self._connected
+                self._poller.register(self._socket, zmq.POLLIN | (zmq.POLLOUT if sends else 0))
                 ready = dict(self._poller.poll(int(max(0.0, min(left, _SLICE_SECONDS) * 1000))))
                 if self._monitor in ready:
                     self._follow()
-                if time.monotonic() >= self._reconnect_at and not self._connected:
-                    self._reconnect()
+                if time.monotonic() >= self._reconnect_at:
+                    self._follow()
+                    if not self._connected:
+                        self._reconnect()
                 if self._unsent:
                     self._send_unsent()
                 if ready.get(self._socket, 0) & zmq.POLLIN:
@@ -188,7 +193,7 @@ class Client:
         return WireClosedError(f"No server of this run answers at {self.address} (waited {seconds:.1f} s).")
 
     def _follow(self) -> None:
-        """Learns of all connections that were made or lost, and sends anew what a lost one took along."""
+        """Learns of all connections that were made or lost; over a new one, what a lost one took along is sent anew."""
         while int(self._monitor.get(zmq.EVENTS)) & zmq.POLLIN:
             self._take_event(recv_monitor_message(self._monitor)["event"], time.monotonic())
 
@@ -200,20 +205,24 @@ class Client:
             self._reconnect_at = now + _RETRY_SECONDS
         is_prompt = not self._connected and now - self._met < _PROMPT_SECONDS
         self._num_failed = self._num_failed + 1 if is_prompt and event == zmq.EVENT_DISCONNECTED else 0
-        if self._connected != (event == zmq.EVENT_HANDSHAKE_SUCCEEDED):
-            self._connected = not self._connected
+        is_made = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
+        if is_made:
+            self._socket.get(zmq.EVENTS)  # Makes the socket itself learn of the connection, and forget the last one.
+            self._unsent = list(self._waiting)
+        if self._connected != is_made:
+            self._connected = is_made
             self._away_since = now
-            if not self._connected:
-                self._unsent = list(self._waiting)
 
     def _reconnect(self) -> None:
         """Connects where libzmq does not do so again: it gives up for good who does not speak its protocol."""
-        self._reconnect_at, self._unsent = math.inf, list(self._waiting)
+        self._reconnect_at = math.inf
         with contextlib.suppress(zmq.ZMQError):
             self._socket.disconnect(self.address)
         self._socket.connect(self.address)
 
     def _send_unsent(self) -> None:
+        if not self._connected:
+            return  # For a moment after a connection was lost the socket takes what is sent, and it goes nowhere.
         try:
             while self._unsent:
                 parts = self._waiting.get(self._unsent[0])

@@ -66,7 +66,9 @@ def encode(number: int, nest: Nest) -> list[bytes | memoryview]:
         array = np.asarray(value, order="C")
         if (name := _name(array.dtype)) is None:
             raise SpecError(f"{path}: expected an array of numbers or a plain value, found {value!r:.80}.")
-        if array.nbytes <= SMALL_BYTES:
+        if array.nbytes == 0:
+            pass  # Not even a place: what is read takes none.
+        elif array.nbytes <= SMALL_BYTES:
             small.extend(bytes(-len(small) % _ALIGNMENT))
             small.extend(array.tobytes())
         else:
