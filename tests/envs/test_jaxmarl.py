@@ -69,6 +69,7 @@ def test_what_jaxmarl_does_not_have_is_refused():
         envs.make_multi_agent("jaxmarl:overcooked", max_stepz=5)
 
 
+@pytest.mark.full
 def test_a_team_with_masks_trains_on_the_device(tmp_path):
     agent = ppo.make_agent(ppo.Config(segment_length=8, num_minibatches=1, hidden_sizes=(8,)))
     result = agentkit.run(

@@ -64,13 +64,14 @@ def spec_of_space(space: Any, name: str, environment: str) -> specs.Array:
     if not hasattr(space, "low"):
         raise SpecError(f"{environment}: expected a {name} space Box or Discrete, found {space}.")
     dtype = np.dtype(space.dtype)
-    low, high = (np.broadcast_to(np.asarray(bound, dtype), space.shape) for bound in (space.low, space.high))
+    shape = tuple(int(n) for n in np.atleast_1d(np.asarray(space.shape, int)))  # Hanabi's is a number.
+    low, high = (np.broadcast_to(np.asarray(bound, dtype), shape) for bound in (space.low, space.high))
     if dtype.kind == "f":  # The largest numbers stand for no bound.
         most = np.finfo(dtype).max
         low, high = np.where(low <= -most, -np.inf, low), np.where(high >= most, np.inf, high)
     if name == "action" and not np.isfinite([low, high]).all():
         raise SpecError(f"{environment}: expected bounded actions, found {space}.")
-    return specs.BoundedArray(space.shape, dtype, low, high, name)
+    return specs.BoundedArray(shape, dtype, low, high, name)
 
 
 def unbounded(example: Nest) -> Nest:
