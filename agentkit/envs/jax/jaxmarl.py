@@ -109,7 +109,7 @@ class JaxMarl(JaxMultiAgentEnvironment):
             return found
         counts = {agent_id: getattr(action, "num_values", 0) for agent_id, (_, action) in self._spaces.items()}
         return {
-            agent_id: {"observation": own, "action_mask": specs.Array((counts[agent_id],), bool, "action_mask")}
+            agent_id: {"observation": own, specs.ACTION_MASK: specs.Array((counts[agent_id],), bool, specs.ACTION_MASK)}
             for agent_id, own in found.items()
         }
 
@@ -157,7 +157,7 @@ class JaxMarl(JaxMultiAgentEnvironment):
             return seen
         masks = self._masks(state)
         return {
-            agent_id: {"observation": each, "action_mask": jnp.asarray(masks[agent_id], bool)}
+            agent_id: {"observation": each, specs.ACTION_MASK: jnp.asarray(masks[agent_id], bool)}
             for agent_id, each in seen.items()
         }
 

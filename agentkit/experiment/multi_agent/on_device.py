@@ -27,10 +27,12 @@ from agentkit.experiment.on_device.checks import (
     check_callbacks,
     check_memory,
     needed_experience,
+    refuse_changed,
     refused,
 )
 from agentkit.experiment.on_device.chunks import OneRun
 from agentkit.experiment.on_device.loop import DeviceLoop
+from agentkit.experiment.on_device.segments import segments_of_round
 from agentkit.experiment.on_device.several.acting import Seat, keys_of_each
 from agentkit.experiment.on_device.several.chance import random_policy
 from agentkit.experiment.on_device.several.rounds import SeveralRounds
@@ -96,12 +98,11 @@ def check_trained(config: MultiAgentConfig, trained: Sequence[Trained]) -> None:
     """
     lengths: dict[str, int] = {}
     for each in trained:
-        number = len(each.agent_ids)
-        check_agent(each.agent, number * (config.num_envs or 1), _rows_of(config, number, config.num_steps))
-        if isinstance(each.agent.experience, Segments):
-            experience, num_streams = each.agent.experience, number * (config.num_envs or 1)
-            times = max(experience.batch_plan.batch_size // num_streams, 1)
-            lengths[each.policy_id] = times * experience.segment_length
+        number, experience = len(each.agent_ids), each.agent.experience
+        num_streams = number * (config.num_envs or 1)
+        check_agent(each.agent, num_streams, _rows_of(config, number, config.num_steps))
+        if isinstance(experience, Segments):
+            lengths[each.policy_id] = segments_of_round(experience, num_streams) * experience.segment_length
     if len(set(lengths.values())) > 1:
         found = ", ".join(f"{policy_id}: {length}" for policy_id, length in lengths.items())
         raise refused(
@@ -129,13 +130,7 @@ def find_environment(config: MultiAgentConfig) -> JaxMultiAgentEnvironment:
             )
         own, prepared = found.agent_specs(), environment.agent_specs()
     for agent_id, spec in own.items():
-        if spec != prepared[agent_id]:
-            parts = [part for part in spec._fields if getattr(spec, part) != getattr(prepared[agent_id], part)]
-            raise refused(
-                f"the environment {name}",
-                f"the {' and '.join(parts)} of {agent_id!r} are not what agents take, and no wrapper can change them "
-                "here. Give it actions in [-1, 1] (or choices), of one axis, and single precision",
-            )
+        refuse_changed(name, spec, prepared[agent_id], agent_id)
     return found
 
 

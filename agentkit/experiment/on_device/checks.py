@@ -21,7 +21,8 @@ from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.on_device.loop import State, store_size
 from agentkit.experiment.on_device.replay.learning import MOST_PARTS, find_rate
 from agentkit.experiment.on_device.segments import divide_each_other
-from agentkit.specs import make_environment_spec
+from agentkit.specs import EnvironmentSpec, make_environment_spec
+from agentkit.types import AgentId
 
 MOST_STEPS = 2**31
 """Steps are counted in int32, which is all that JAX has without x64."""
@@ -105,15 +106,30 @@ def find_environment(experiment: ExperimentConfig) -> JaxEnvironment:
                 "one of gymnax's ('gymnax:Breakout-MinAtar'), or a class of your own, derived from "
                 "agentkit.envs.jax.base.JaxEnvironment",
             )
-        own, prepared = make_environment_spec(found), make_environment_spec(environment)
-        if own != prepared:
-            parts = [part for part in own._fields if getattr(own, part) != getattr(prepared, part)]
-            raise refused(
-                f"the environment {name}",
-                f"its {' and '.join(parts)} are not what agents take, and no wrapper can change them here. Give it "
-                "actions in [-1, 1] (or choices), of one axis, and single precision",
-            )
+        refuse_changed(name, make_environment_spec(found), make_environment_spec(environment))
     return found
+
+
+def refuse_changed(name: str, own: EnvironmentSpec, prepared: EnvironmentSpec, agent_id: AgentId | None = None) -> None:
+    """Refuses an environment that would have to be changed for an agent, which no wrapper can do here.
+
+    Args:
+        name: of the environment.
+        own: its spec.
+        prepared: what it is for an agent, in every other mode.
+        agent_id: whose specs these are; None where there is one agent.
+
+    Raises:
+        ConfigError: says which parts differ.
+    """
+    parts = " and ".join(part for part in own._fields if getattr(own, part) != getattr(prepared, part))
+    if parts:
+        raise refused(
+            f"the environment {name}",
+            f"{f'its {parts}' if agent_id is None else f'the {parts} of {agent_id!r}'} are not what agents take, and "
+            "no wrapper can change them here. Give it actions in [-1, 1] (or choices), of one axis, and single "
+            "precision",
+        )
 
 
 def needed_experience(agent: Agent[Any], num_steps: int) -> Segments | Transitions | Sequences:

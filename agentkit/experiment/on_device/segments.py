@@ -50,7 +50,7 @@ class SegmentLearning:
     def __init__(self, update: Update, experience: Segments, num_envs: int):
         """Computes nothing yet; `num_envs` and the batch size of `experience` must divide each other."""
         self._update, self._batch_size = update, experience.batch_plan.batch_size
-        self.length, self.times = experience.segment_length, max(self._batch_size // num_envs, 1)
+        self.length, self.times = experience.segment_length, segments_of_round(experience, num_envs)
         self._num_updates = max(num_envs // self._batch_size, 1)
 
     def learn(self, training: Nest, tally: Array, segments: Step, num_steps: Array) -> Progress:
@@ -194,6 +194,11 @@ def as_sample(segments: Step) -> ReplaySample[Step]:
     ones = jnp.ones(size, jnp.float32)
     info = SampleInfo(ones, jnp.full(size, size, jnp.int32), ones, jnp.ones(size, jnp.int32))
     return ReplaySample(info, segments)
+
+
+def segments_of_round(experience: Segments, num_envs: int) -> int:
+    """Returns how many segments of each of N environments make a batch, or more than one."""
+    return max(experience.batch_plan.batch_size // num_envs, 1)
 
 
 def divide_each_other(num_envs: int, batch_size: int) -> bool:
