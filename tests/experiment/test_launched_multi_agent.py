@@ -4,7 +4,9 @@ import dataclasses
 import os
 import shutil
 import signal
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import tree
 
@@ -13,7 +15,10 @@ from agentkit import checkpoint
 from agentkit.agents import dqn, ppo
 from agentkit.cli import main
 from agentkit.errors import CheckpointError, ConfigError
-from agentkit.experiment.multi_agent.learner_folders import find_policies, learner_folder
+from agentkit.experiment.launching.multi_agent import find_trained
+from agentkit.experiment.launching.nodes.opponents import Answers
+from agentkit.experiment.multi_agent.learner_folders import find_policies, learner_folder, pools_folder
+from agentkit.experiment.multi_agent.pools import Pools
 from agentkit.experiment.runs.resume_checks import ResumeError
 
 DQN = dqn.make_agent(dqn.Config(batch_size=16, min_replay_size=32, hidden_sizes=(16,), n_step=1, learning_rate=3e-3))
@@ -96,10 +101,72 @@ def test_inference_nodes_are_refused_before_there_is_a_folder(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_self_play_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"opponents \(--opponents\): not for several agents in a launched program"):
-        launch(config(tmp_path / "run", opponents=agentkit.Pool("uniform")))
-    assert not (tmp_path / "run").exists()
+def self_play(folder, num_steps, **settings):
+    pool = agentkit.Pool("prioritized", period=100, size=20)
+    given = {"opponents": pool, "checkpoint_period": 200, **settings}
+    return config(folder, DQN, "shared", "agentkit:tic_tac_toe", num_steps, **given)
+
+
+def kept(folder):
+    """The earlier parameters by step."""
+    found = checkpoint.read_latest(pools_folder(folder)).state["pools"]["shared"]
+    return {int(step): each for step, each in found.items()}
+
+
+def test_opponents_come_from_a_pool_that_outlives_the_program(tmp_path):
+    launch(self_play(tmp_path / "run", 600), num_actors=2)
+    first = kept(tmp_path / "run")
+    periods = [step // 100 for step in first]
+    assert periods and sorted(set(periods)) == periods and periods[0] > 0
+    games = {step: each["games"].get("shared", 0.0) for step, each in first.items()}
+    assert sum(games.values()) > 0 and all(each["won"].get("shared", 0) <= games[step] for step, each in first.items())
+    names = agentkit.play_tournament(tmp_path / "run", num_episodes=1).players
+    assert names == ("newest", *(f"step {step:,}" for step in first), "random")
+    agentkit.resume_launch(tmp_path / "run", num_steps=1_200)
+    second = kept(tmp_path / "run")
+    assert first.keys() < second.keys(), "it goes on with what it had"
+    for step, each in first.items():
+        for path, leaf in each["params"].items():
+            np.testing.assert_array_equal(leaf, second[step]["params"][path])
+    with pytest.raises(ConfigError, match="opponents: a pool is for two agents or more that learn, found first"):
+        who = {"first": "a", "second": "b"}
+        launch(
+            config(tmp_path / "one", {"a": DQN, "b": "random"}, who, "agentkit:tic_tac_toe", opponents=agentkit.Pool())
+        )
+    assert not (tmp_path / "one").exists()
+
+
+def test_an_episode_that_is_asked_about_twice_is_drawn_and_counted_once():
+    """A client asks anew over a new connection, and the node may have answered the first time."""
+    trained = find_trained(self_play(None, 100))
+    pools = Pools(agentkit.Pool("uniform", period=10, size=2, share=1.0), 0, trained)
+    for step in (10, 20):
+        pools.keep(step, {"shared": {"w": np.full(1, step)}})
+    answers, said = Answers(pools), []
+    server = SimpleNamespace(answer=lambda request, body: said.append(body), refuse=lambda *given: said.append(given))
+
+    def ask(body):
+        answers.give(server, SimpleNamespace(body=body))
+        return said[-1]
+
+    first = ask({"player": "a", "episode": 0, "ended": None})
+    assert first["kept"] == [10, 20] and len(first["playing"]) == 1
+    ((opponent, step),) = first["playing"].items()
+    learner = {"first": "second", "second": "first"}[opponent]
+    assert list(ask({"agent": opponent, "step": step}).values()) == [step]
+    assert ask({"agent": opponent, "step": 15}) is None
+    ended = {"playing": first["playing"], "returns": {learner: 1.0, opponent: -1.0}}
+    once = ask({"player": "a", "episode": 1, "ended": ended})
+    assert ask({"player": "a", "episode": 1, "ended": ended}) is once
+    earlier = pools.find(opponent, step)
+    assert answers.num_games == 1 and earlier.games == earlier.won == {"shared": 1.0}
+    ask({"player": "b", "episode": 1, "ended": ended})
+    assert answers.num_games == 2, "of another player"
+    pools.keep(30, {"shared": {}})
+    pools.keep(40, {"shared": {}})
+    ask({"player": "a", "episode": 2, "ended": ended})
+    assert not any(each.games for each in pools.by_policy["shared"]), "its opponent has left the pool"
+    assert "Expected a question about a pool" in ask({"other": 1})[1]
 
 
 @pytest.mark.full
@@ -132,6 +199,28 @@ def test_policies_of_two_kinds_are_killed_resumed_and_judged(tmp_path):
     assert len(found.rows("train")) > rows, "the log goes on"
     assert {"episode_return/agent_1", "wins/agent_1"} <= found.rows("evaluation")[-1].keys()
     assert agentkit.evaluate_multi_agent(tmp_path / "run", num_episodes=2)["steps"] >= 6_000
+
+
+@pytest.mark.full
+def test_self_play_goes_on_where_its_pool_is_killed(tmp_path):
+    """Of 12 periods of 500 steps: it is killed in the fifth, with all that it had kept on the disk."""
+    seen = {}
+
+    def kill(status):
+        node = status["nodes"]["opponents-0"]
+        if not seen and status["totals"].get("steps", 0) > 2_000 and node["state"] == "ready":
+            seen.update(kept(tmp_path / "run"))
+            os.kill(node["pid"], signal.SIGKILL)
+
+    pool = agentkit.Pool("uniform", period=500, size=20)
+    plan = self_play(tmp_path / "run", 6_000, opponents=pool, checkpoint_period=1_000)
+    result = launch(plan, num_actors=2, engine="processes", on_status=kill)
+    assert result.steps >= 6_000 and len(seen) >= 3
+    after = kept(tmp_path / "run")
+    assert seen.keys() < after.keys() and max(after) >= 5_500
+    assert sum(each["games"].get("shared", 0.0) > 0 for each in after.values()) > len(after) / 2
+    assert agentkit.resume_launch(tmp_path / "run", num_steps=6_600).steps >= 6_600
+    assert kept(tmp_path / "run").keys() > after.keys()
 
 
 @dataclasses.dataclass

@@ -11,7 +11,7 @@ from agentkit.cli import main
 from agentkit.errors import AgentkitError, CheckpointError, ConfigError, UnknownNameError
 from agentkit.experiment.local import started
 from agentkit.experiment.multi_agent.judging.tournament import elo_of
-from agentkit.experiment.multi_agent.self_play import Earlier, chances, score_of
+from agentkit.experiment.multi_agent.pools import Earlier, chances, score_of
 from agentkit.learning import Linear
 from tests.experiment.perfect_player import free, losing_lines, perfect_moves, play, player_of, value
 from tests.experiment.test_multi_agent import DQN, assert_equal, config, saved
@@ -44,7 +44,7 @@ def test_an_agent_learns_while_the_others_play_by_what_was_kept():
         for _ in range(200):
             before = {name: int(each.replay.info(each.table).num_inserted) for name, each in _by_policy(work).items()}
             work.step()
-            pools, playing = self_play.pools, dict(self_play._playing)
+            pools, playing = self_play.pools.by_policy, dict(self_play._playing)
             for policy_id, pool in pools.items():
                 for earlier in pool:
                     params = [np.array(leaf) for leaf in _leaves(earlier.params)]
@@ -60,7 +60,7 @@ def test_an_agent_learns_while_the_others_play_by_what_was_kept():
     steps = {policy_id: [step for name, step in seen if name == policy_id] for policy_id in ("first", "second")}
     assert steps["first"] == steps["second"] and len(steps["first"]) == 9
     assert [step // 20 for step in steps["first"]] == list(range(1, 10))
-    assert [earlier.step for earlier in self_play.pools["first"]] == steps["first"][-3:]
+    assert [earlier.step for earlier in self_play.pools.by_policy["first"]] == steps["first"][-3:]
     assert not np.array_equal(seen["first", steps["first"][0]][0], seen["first", steps["first"][-1]][0])
 
 

@@ -21,12 +21,14 @@ from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.launching.nodes.learner import learner_node
 from agentkit.experiment.launching.nodes.multi_agent import multi_agent_actor_node, multi_agent_evaluator_node
+from agentkit.experiment.launching.nodes.opponents import opponents_node, opponents_role
 from agentkit.experiment.launching.nodes.replay import replay_node
 from agentkit.experiment.launching.program import LaunchConfig, allow_steps, make_roles
 from agentkit.experiment.multi_agent.config import MultiAgentConfig, who_plays
 from agentkit.experiment.multi_agent.learner_folders import learner_folder
 from agentkit.experiment.multi_agent.parts import check_same_policies, make_policies
 from agentkit.experiment.multi_agent.players import Trained
+from agentkit.experiment.multi_agent.pools import check_pool
 from agentkit.experiment.runs.config_json import check_run_directory, read_record, write_config
 from agentkit.experiment.runs.resume_checks import ResumeError, check_code
 
@@ -43,6 +45,8 @@ def find_trained(config: MultiAgentConfig) -> list[Trained]:
 
 def make_multi_agent_program(config: MultiAgentConfig, launch: LaunchConfig, trained: list[Trained]) -> Program:
     """Builds the program: for each policy replay <- learner, and actors and evaluators that play by all of them.
+
+    Where opponents come from pools, a node keeps these.
 
     Args:
         config: what to run.
@@ -63,9 +67,13 @@ def make_multi_agent_program(config: MultiAgentConfig, launch: LaunchConfig, tra
         learners[name] = program.add_node(
             "learner", learner_node, experiment, each.spec, replay, listen=listen, policy_id=name
         )
+    opponents = None
+    if config.opponents is not None:
+        program.add_role(dataclasses.replace(opponents_role(), restart=RestartPolicy(max_restarts=launch.max_restarts)))
+        opponents = program.add_node("opponents", opponents_node, config, learners, listen=launch.listen)
     for _ in range(launch.num_actors):
         program.add_node(
-            "actor", multi_agent_actor_node, config, replays, learners,
+            "actor", multi_agent_actor_node, config, replays, learners, opponents,
             max_parameter_age_seconds=launch.max_parameter_age_seconds,
         )  # fmt: skip
     plan = evaluation_plan(config)  # type: ignore[arg-type]  # It asks for what both kinds of experiment have.
@@ -108,12 +116,13 @@ def prepare_multi_agent(
         ResumeError: the run is another experiment's, or one in one process, or a policy has no checkpoint.
         ConfigError: settings that a program of several agents does not have yet; or as `check_run_directory`.
     """
-    refused = {"num_inference (--inference)": launch.num_inference, "opponents (--opponents)": config.opponents}
-    for name, value in refused.items():
-        if value:
-            raise ConfigError(
-                f"{name}: not for several agents in a launched program yet. Leave it out, or use agentkit.run."
-            )
+    if launch.num_inference:
+        raise ConfigError(
+            "num_inference (--inference): not for several agents in a launched program yet. Leave it out, or use "
+            "agentkit.run."
+        )
+    if config.opponents is not None:
+        check_pool(trained)
     experiment: Any = config  # It has what both kinds of experiment are asked for.
     directory = check_run_directory(experiment, resume)
     if directory is None:

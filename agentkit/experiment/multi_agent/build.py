@@ -26,6 +26,7 @@ from agentkit.experiment.multi_agent.config import MultiAgentConfig, who_plays
 from agentkit.experiment.multi_agent.judging.evaluation import MultiAgentEvaluator
 from agentkit.experiment.multi_agent.parts import NoPolicy, check_resumed, log_learner, make_policies, tell
 from agentkit.experiment.multi_agent.players import AnyPlayer, Player, Trained
+from agentkit.experiment.multi_agent.pools import check_pool
 from agentkit.experiment.multi_agent.self_play import Seat, SeatAdder, SelfPlay
 from agentkit.experiment.multi_agent.work import AnyLoop, Learners, Learning, PlayAndLearn
 from agentkit.experiment.on_device.several.acting import keys_of_each
@@ -64,7 +65,7 @@ def build(
     agent_specs = environments[0].agent_specs()
     plays = who_plays(config, agent_specs)
     trained, players = make_policies(config, plays, agent_specs)
-    self_play = SelfPlay(config.opponents, config.seed, trained, plays) if config.opponents else None
+    self_play = SelfPlay(config.opponents, config.seed, trained) if config.opponents else None
     choose_dispatch([each.parts.state for each in trained])
     lacking = begin(config)  # type: ignore[arg-type]  # It asks for what both kinds of experiment have.
     resume_step = None if not resume else found.step if found is not None else 0
@@ -162,7 +163,7 @@ def check_policies(config: MultiAgentConfig) -> dict[AgentId, str]:
         on_device.find_environment(config)
         on_device.check_trained(config, trained)
     if config.opponents:
-        SelfPlay(config.opponents, config.seed, trained, plays)
+        check_pool(trained)
     return plays
 
 

@@ -1,8 +1,12 @@
-"""The checkpoints of a launched run of several agents: each learner writes its own, in ``RUN/learners/POLICY``."""
+"""The checkpoints of a launched run of several agents: each learner writes its own, in ``RUN/learners/POLICY``.
+
+The pools of opponents, where there are any, are in ``RUN/opponents``.
+"""
 
 from __future__ import annotations
 
 import pathlib
+from typing import Any
 
 from agentkit import checkpoint
 from agentkit.checkpoint import Checkpoint
@@ -15,6 +19,11 @@ _LEARNERS = "learners"
 def learner_folder(run: str | pathlib.Path, policy_id: str) -> pathlib.Path:
     """Returns the folder in which the learner of a policy keeps its checkpoints."""
     return pathlib.Path(run) / _LEARNERS / policy_id
+
+
+def pools_folder(run: str | pathlib.Path) -> pathlib.Path:
+    """Returns the folder in which the pools of opponents are kept."""
+    return pathlib.Path(run) / "opponents"
 
 
 def is_launched(run: str | pathlib.Path) -> bool:
@@ -30,7 +39,8 @@ def learner_folders(run: str | pathlib.Path) -> list[pathlib.Path]:
 def find_policies(run: str | pathlib.Path, which: str | int) -> Checkpoint:
     """Returns a checkpoint of a run of several agents; of a launched one, what its learners have saved, as one.
 
-    Learners of a launched run save in the same periods, and not at the same steps. The step is that of the oldest.
+    Learners of a launched run save in the same periods, and not at the same steps. The step is that of the oldest. Its
+    pools of opponents are those of now.
 
     Args:
         run: the run folder.
@@ -47,7 +57,10 @@ def find_policies(run: str | pathlib.Path, which: str | int) -> Checkpoint:
         raise CheckpointError(f"The run {run} has no checkpoint yet. Train it for longer.")
     oldest = min(found.values(), key=lambda each: each.step)
     learners = {policy_id: each.state["learner"] for policy_id, each in found.items()}
-    return Checkpoint(oldest.step, pathlib.Path(run) / _LEARNERS, {"learner": learners})
+    state: dict[str, Any] = {"learner": learners}
+    if (pools := checkpoint.read_latest(pools_folder(run))) is not None:
+        state["self_play"] = pools.state
+    return Checkpoint(oldest.step, pathlib.Path(run) / _LEARNERS, state)
 
 
 def _find_up_to(folder: pathlib.Path, which: str | int) -> Checkpoint:

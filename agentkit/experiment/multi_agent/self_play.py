@@ -1,26 +1,20 @@
-"""Self-play: earlier parameters of policies that learn are kept in pools, and agents play by them as opponents."""
+"""Self-play: at the start of each episode some agents are given earlier parameters, by which they play as opponents."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, final
+from typing import Any, Protocol, final
 
 import dm_env
-import jax
-import numpy as np
 
-from agentkit import nests
 from agentkit.core import Adder
-from agentkit.errors import ConfigError
+from agentkit.experiment.multi_agent.batched_loop import BatchedMultiAgentLoop
 from agentkit.experiment.multi_agent.config import Pool
 from agentkit.experiment.multi_agent.players import Trained
-from agentkit.experiment.policies.restore_policy import read_params
+from agentkit.experiment.multi_agent.pools import Earlier, Pools
+from agentkit.multi_agent_loop import MultiAgentLoop
 from agentkit.types import AgentId, Nest
 from agentkit.variables import VariableClient
-
-DECAY = 0.99
-"""What is left of a pool's games at each further one against the same parameters, as of AlphaStar's payoffs."""
 
 
 @final
@@ -82,169 +76,82 @@ class SeatAdder(Adder):
         self._adder.restore(state)
 
 
-@final
-@dataclasses.dataclass
-class Earlier:
-    """Holds parameters of some time ago, and how games against them went.
+class GivesSeats(Protocol):
+    """Gives seats their parameters at the start of each episode, and is told how it went.
 
     Attributes:
-        step: of the environment, when they were the newest.
-        params: the policy's.
-        games: against them, of late: by the id of the policy that learned from these.
-        won: of those games; a draw counts half.
+        seats: of the agents that learn.
     """
 
-    step: int
-    params: Nest
-    games: dict[str, float] = dataclasses.field(default_factory=dict)
-    won: dict[str, float] = dataclasses.field(default_factory=dict)
+    seats: dict[AgentId, Seat]
 
-    def add_game(self, policy_id: str, score: float) -> None:
-        """Counts a game, of which a policy won this share."""
-        self.games[policy_id] = DECAY * self.games.get(policy_id, 0.0) + 1.0
-        self.won[policy_id] = DECAY * self.won.get(policy_id, 0.0) + score
+    def begin(self, num_steps: int) -> None:
+        """Begins an episode, after so many steps."""
 
-    def win_rate(self, policy_id: str) -> float:
-        """Returns the share of its games that a policy won of late; a half before the first."""
-        return self.won[policy_id] / self.games[policy_id] if policy_id in self.games else 0.5
+    def end(self, returns: Mapping[AgentId, float]) -> None:
+        """Ends it with the returns of the agents that have seats."""
 
 
-def chances(pool: Sequence[Earlier], choose: str, policy_id: str) -> np.ndarray:
-    """Returns the chance of each of a pool to be the opponent of a policy, float64 ``[P]``.
+@final
+class SelfPlayLoop:
+    """Runs a `MultiAgentLoop` whose agents are given other parameters at the start of each episode."""
 
-    Args:
-        pool: the oldest first, at least one.
-        choose: see `Pool`.
-        policy_id: of the policy that learns.
+    def __init__(self, loop: MultiAgentLoop | BatchedMultiAgentLoop, self_play: GivesSeats):
+        """Takes the loop, and who gives seats to its agents."""
+        assert isinstance(loop, MultiAgentLoop), "the config refuses a pool with num_envs"
+        self._loop, self._self_play = loop, self_play
 
-    >>> chances([Earlier(0, None, {"a": 4.0}, {"a": 4.0}), Earlier(9, None, {"a": 4.0}, {"a": 2.0})], "uniform", "a")
-    array([0.5, 0.5])
-    """
-    if choose == "newest":
-        return np.eye(len(pool))[-1]
-    weights = np.ones(len(pool))
-    if choose == "prioritized":
-        weights = (1.0 - np.array([earlier.win_rate(policy_id) for earlier in pool])) ** 2
-        if weights.sum() <= 0.0:  # All are beaten each time.
-            weights = np.ones(len(pool))
-    found: np.ndarray = weights / weights.sum()
-    return found
+    @property
+    def num_steps(self) -> int:
+        """Counts as the loop does."""
+        return self._loop.num_steps
 
-
-def score_of(own: float, other: float) -> float:
-    """Returns the share of a game that goes to one of two returns: 1 to the higher, a half of a draw."""
-    return 1.0 if own > other else 0.5 if own == other else 0.0
+    def step(self) -> dict[str, float] | None:
+        """Takes a step, as the loop does; begins and ends episodes."""
+        if self._loop.between_episodes:
+            self._self_play.begin(self._loop.num_steps)
+        record = self._loop.step()
+        if record is not None:
+            self._self_play.end({agent_id: record[f"episode_return/{agent_id}"] for agent_id in self._self_play.seats})
+        return record
 
 
 @final
 class SelfPlay:
-    """Decides at the start of each episode who learns and who plays by which earlier parameters, and keeps new ones.
+    """Gives seats out of pools of its own, in the process in which the policies learn.
 
     Attributes:
-        pools: by policy id, the oldest first.
+        pools: the earlier parameters.
         seats: of the agents that learn.
     """
 
-    def __init__(
-        self,
-        config: Pool,
-        seed: int,
-        trained: Sequence[Trained],
-        plays: Mapping[AgentId, str],
-    ):
-        """Begins with empty pools: until the first parameters are kept, all learn.
-
-        Args:
-            config: how parameters are kept and chosen.
-            seed: which episode has which opponents is a function of this, of its number and of the pools.
-            trained: the policies that learn.
-            plays: the policy id of each agent id.
-
-        Raises:
-            ConfigError: fewer than two agents learn, or a policy has a learner of its own.
-        """
-        seats = {agent_id: Seat(each.client) for each in trained for agent_id in each.agent_ids}
-        if len(seats) < 2:
-            raise ConfigError(
-                f"opponents: a pool is for two agents or more that learn, found {', '.join(seats) or 'none'}. Leave "
-                "it out, or give the others a policy that learns; a Frozen one stays as it is."
-            )
-        for each in trained:
-            if each.agent.make_learner is not None:
-                raise ConfigError(
-                    f"opponents: {each.policy_id!r} has a learner of its own, whose parameters a pool cannot keep yet. "
-                    "Leave opponents out."
-                )
-        self._config, self._seed = config, seed
-        self._trained = {each.policy_id: each for each in trained}
-        self.seats, self._plays = seats, dict(plays)
-        self.pools: dict[str, list[Earlier]] = {policy_id: [] for policy_id in self._trained}
-        self._episode = 0
+    def __init__(self, config: Pool, seed: int, trained: Sequence[Trained]):
+        """Begins with empty pools; arguments and errors are those of `Pools`."""
+        self.pools = Pools(config, seed, trained)
+        self._trained = trained
+        self.seats = {agent_id: Seat(each.client) for each in trained for agent_id in each.agent_ids}
         self._playing: dict[AgentId, Earlier] = {}
 
     def begin(self, num_steps: int) -> None:
         """Begins an episode: keeps parameters where it is time, and tells each seat by which to play."""
-        newest = max((pool[-1].step for pool in self.pools.values() if pool), default=0)
-        if num_steps // self._config.period > newest // self._config.period:
-            self._keep(num_steps)
-        self._playing = self._draw()
-        self._episode += 1
+        if self.pools.is_due(num_steps):
+            self.pools.keep(num_steps, {each.policy_id: VariableClient(each.store).params for each in self._trained})
+        self._playing = self.pools.draw()
         self._tell()
-
-    def _keep(self, num_steps: int) -> None:
-        for policy_id, pool in self.pools.items():
-            params = VariableClient(self._trained[policy_id].store).params
-            pool.append(Earlier(num_steps, params))
-            del pool[: -self._config.size]
-
-    def _draw(self) -> dict[AgentId, Earlier]:
-        """Returns who plays by which earlier parameters; of an episode in which all learn nobody does."""
-        rng = np.random.default_rng([self._seed, self._episode])
-        if not all(self.pools.values()) or rng.random() >= self._config.share:
-            return {}
-        agent_ids = list(self.seats)
-        learner = agent_ids[rng.integers(len(agent_ids))]
-        playing = {}
-        for agent_id in agent_ids:
-            if agent_id != learner:
-                pool = self.pools[self._plays[agent_id]]
-                p = chances(pool, self._config.choose, self._plays[learner])
-                playing[agent_id] = pool[rng.choice(len(pool), p=p)]
-        return playing
 
     def _tell(self) -> None:
         for agent_id, seat in self.seats.items():
             seat.held = self._playing[agent_id].params if agent_id in self._playing else None
 
-    def end(self, record: Mapping[str, float]) -> None:
-        """Counts how the episode went: the learner's return beside that of each opponent.
-
-        Args:
-            record: of the loop, with ``episode_return/ID``.
-        """
-        for learner in self.seats.keys() - self._playing.keys():
-            for agent_id, earlier in self._playing.items():
-                own, other = record[f"episode_return/{learner}"], record[f"episode_return/{agent_id}"]
-                earlier.add_game(self._plays[learner], score_of(own, other))
+    def end(self, returns: Mapping[AgentId, float]) -> None:
+        """Counts how the episode went, see `Pools.count`."""
+        self.pools.count(self._playing, returns)
 
     def save(self) -> dict[str, Any]:
         """Returns pools and games, and who plays by what; the actors are saved by themselves."""
         return {
-            "episode": self._episode,
+            **self.pools.save(),
             "playing": {agent_id: earlier.step for agent_id, earlier in self._playing.items()},
-            "pools": {
-                policy_id: {
-                    str(earlier.step): {
-                        "params": {
-                            path: np.asarray(leaf) for path, leaf in nests.flatten_to_paths(earlier.params).items()
-                        },
-                        "games": dict(earlier.games),
-                        "won": dict(earlier.won),
-                    }
-                    for earlier in pool
-                }
-                for policy_id, pool in self.pools.items()
-            },
         }
 
     def restore(self, state: Mapping[str, Any], mid_episode: bool) -> None:
@@ -257,29 +164,10 @@ class SelfPlay:
         Raises:
             CheckpointError: it has other policies' parameters.
         """
-        self._episode = int(state["episode"])
-        for policy_id, trained in self._trained.items():
-            self.pools[policy_id] = read_pool(state["pools"][policy_id], trained.parts.update, policy_id)
-        by_step = {policy_id: {each.step: each for each in pool} for policy_id, pool in self.pools.items()}
-        playing = state["playing"] if mid_episode else {}
-        self._playing = {agent_id: by_step[self._plays[agent_id]][int(step)] for agent_id, step in playing.items()}
+        self.pools.restore(state, self._trained)
+        self._playing = {}
+        for agent_id, step in (state["playing"] if mid_episode else {}).items():
+            earlier = self.pools.find(agent_id, int(step))
+            assert earlier is not None, "Who plays by earlier parameters was saved with them."
+            self._playing[agent_id] = earlier
         self._tell()
-
-
-def read_pool(saved: Mapping[str, Any], update: Any, policy_id: str) -> list[Earlier]:
-    """Returns the pool of a policy out of a checkpoint, the oldest first.
-
-    Args:
-        saved: of `SelfPlay.save`, by step.
-        update: the agent's `learning.Update`, on its networks.
-        policy_id: for the error.
-
-    Raises:
-        CheckpointError: it has another agent's parameters.
-    """
-    found = []
-    for step in sorted(saved, key=int):
-        params = read_params(update, saved[step]["params"], f"The pool of {policy_id!r}, step {int(step):,},")
-        games, won = ({key: float(x) for key, x in saved[step][name].items()} for name in ("games", "won"))
-        found.append(Earlier(int(step), jax.device_put(params), games, won))
-    return found

@@ -11,7 +11,7 @@ from agentkit.datasets import ReplayDataset
 from agentkit.errors import AgentkitError, CheckpointError
 from agentkit.experiment.multi_agent.batched_loop import BatchedMultiAgentLoop
 from agentkit.experiment.multi_agent.players import AnyPlayer, Trained
-from agentkit.experiment.multi_agent.self_play import SelfPlay
+from agentkit.experiment.multi_agent.self_play import SelfPlay, SelfPlayLoop
 from agentkit.experiment.training.own_learner import OwnLearner
 from agentkit.learning import Learner
 from agentkit.multi_agent_loop import MultiAgentLoop
@@ -104,6 +104,12 @@ class PlayAndLearn:
     counter: Counter
     self_play: SelfPlay | None = None
 
+    def __post_init__(self) -> None:
+        """Lets self-play begin and end the loop's episodes, where there is any."""
+        self._stepped: AnyLoop | SelfPlayLoop = self.loop
+        if self.self_play is not None:
+            self._stepped = SelfPlayLoop(self.loop, self.self_play)
+
     @property
     def num_steps(self) -> int:
         """Returns the steps so far, of the environment or of agents, as the run counts them."""
@@ -121,7 +127,7 @@ class PlayAndLearn:
             each.learner.step()
         if not full:
             try:
-                self._play()
+                self._stepped.step()
             except AgentkitError:
                 raise
             except Exception:
@@ -132,16 +138,6 @@ class PlayAndLearn:
             while each.dataset.ready():
                 each.learner.step()
             each.trained.client.update()
-
-    def _play(self) -> None:
-        if self.self_play is None or isinstance(self.loop, BatchedMultiAgentLoop):  # No config has both.
-            self.loop.step()
-            return
-        if self.loop.between_episodes:
-            self.self_play.begin(self.loop.num_steps)
-        record = self.loop.step()
-        if record is not None:
-            self.self_play.end(record)
 
     def table(self) -> TableInfo:
         """Returns the counters of the first policy's table."""

@@ -31,6 +31,7 @@ from agentkit.experiment.launching.sharing.priorities import LargestPriorities
 from agentkit.experiment.launching.sharing.step_goal import StepGoal
 from agentkit.experiment.launching.sharing.transports import make_client
 from agentkit.experiment.multi_agent.batched_loop import BatchedMultiAgentLoop
+from agentkit.experiment.multi_agent.self_play import SelfPlayLoop
 from agentkit.experiment.policies.agent_parts import AgentParts
 from agentkit.experiment.policies.make_actor import AnyActor, AnyLoop, make_actor, make_adder, make_loop
 from agentkit.experiment.runs.logs import make_logger
@@ -127,7 +128,7 @@ def open_log(
 
 
 def act(
-    context: NodeContext, loop: AnyLoop | MultiAgentLoop | BatchedMultiAgentLoop,
+    context: NodeContext, loop: AnyLoop | MultiAgentLoop | BatchedMultiAgentLoop | SelfPlayLoop,
     clients: Sequence[VariableClient | RemoteActor], servers: Sequence[tuple[Mapping[str, Any], Any]], goal: StepGoal,
 ) -> None:  # fmt: skip
     """Steps until told to stop, and no more once all actors have taken enough together.

@@ -15,6 +15,7 @@ from agentkit.errors import ReplayClosedError
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.launching.nodes import evaluator
 from agentkit.experiment.launching.nodes.actor import act, close_on_stop, connect, find_actor_index, open_log
+from agentkit.experiment.launching.nodes.opponents import LaunchedSelfPlay
 from agentkit.experiment.launching.sharing.callbacks import keep_states, node_hooks
 from agentkit.experiment.launching.sharing.common import newest_step, watch_steps
 from agentkit.experiment.launching.sharing.exploring import find_start
@@ -25,17 +26,19 @@ from agentkit.experiment.multi_agent.config import MultiAgentConfig, who_plays
 from agentkit.experiment.multi_agent.judging.evaluation import MultiAgentEvaluator
 from agentkit.experiment.multi_agent.parts import make_policies
 from agentkit.experiment.multi_agent.players import AnyPlayer, Player, Trained
+from agentkit.experiment.multi_agent.self_play import Seat, SeatAdder, SelfPlayLoop
 from agentkit.replay import Replay
 from agentkit.types import AgentId
 from agentkit.variables import VariableClient, VariableStore
+from agentkit.wire import WireClosedError, WireTimeoutError
 
 Endpoints = Mapping[str, Mapping[str, Any]]
 """Of the replay or the learner of each policy that learns, by policy id."""
 
 
 def multi_agent_actor_node(
-    context: NodeContext, config: MultiAgentConfig, replays: Endpoints, learners: Endpoints, *,
-    max_parameter_age_seconds: float | None = None,
+    context: NodeContext, config: MultiAgentConfig, replays: Endpoints, learners: Endpoints,
+    opponents: Mapping[str, Any] | None = None, *, max_parameter_age_seconds: float | None = None,
 ) -> None:  # fmt: skip
     """Plays all agents of its environments, each by the newest parameters of its policy, until it is told to stop.
 
@@ -44,6 +47,7 @@ def multi_agent_actor_node(
         config: what is run.
         replays: the endpoints of the replay nodes.
         learners: the endpoints of the learners.
+        opponents: the endpoint of the node that keeps pools of opponents; None where all play by the newest.
         max_parameter_age_seconds: see `LaunchConfig`.
     """
     experiment: Any = config  # It has what both kinds of experiment are asked for.
@@ -69,23 +73,28 @@ def multi_agent_actor_node(
             for agent_id, policy_id in plays.items()
             if policy_id not in servers
         }
+        self_play = None
+        if opponents is not None:
+            self_play = stack.enter_context(LaunchedSelfPlay(context, opponents, trained, clients))
+        seats = self_play.seats if self_play else {}
         for each in trained:
-            replay, client = servers[each.policy_id], clients[each.policy_id]
-            actors |= _make_actors(each, replay, client, keys, index, config.num_envs)
+            server, client = servers[each.policy_id], clients[each.policy_id]
+            actors |= _make_actors(each, server, client, keys, index, config.num_envs, seats)
         hooks, log = node_hooks(context, experiment), open_log(context, experiment, stack)
         loop = make_loop(config, environments, {agent_id: actors[agent_id] for agent_id in plays}, hooks, log)
+        stepped = loop if self_play is None else SelfPlayLoop(loop, self_play)
         for client in clients.values():
             client.update(wait=True)
         hooks.watch(count_updates=lambda: sum(client.version for client in clients.values()))
         hooks.emit("on_start", environments[0])
         context.ready()
-        close_on_stop(context, [server.close for server in servers.values()])
+        close_on_stop(context, [each.close for each in (*servers.values(), self_play) if each is not None])
         written = [(replays[policy_id], server) for policy_id, server in servers.items()]
         try:
-            act(context, loop, list(clients.values()), written, StepGoal(context, index.num_actors))
+            act(context, stepped, list(clients.values()), written, StepGoal(context, index.num_actors))
             for actor in actors.values():
                 actor.close()
-        except ReplayClosedError:
+        except (ReplayClosedError, WireClosedError, WireTimeoutError):
             if not context.should_stop:
                 raise
 
@@ -97,18 +106,18 @@ def _make_actors(
     keys: Mapping[AgentId, jax.Array],
     index: ActorIndex,
     num_envs: int | None,
+    seats: Mapping[AgentId, Seat],
 ) -> dict[AgentId, AnyPlayer]:
     """Returns the actors of those who play by a policy; they explore beside those of the program's other actors."""
     count = len(trained.agent_ids)
-    return {
-        agent_id: trained.make_actor(
-            ActorIndex(index.actor_id * count + number, index.num_actors * count, index.num_steps),
-            keys[agent_id],
-            make_adders(trained, server, num_envs),
-            client,
-        )
-        for number, agent_id in enumerate(trained.agent_ids)
-    }
+    actors: dict[AgentId, AnyPlayer] = {}
+    for number, agent_id in enumerate(trained.agent_ids):
+        own = ActorIndex(index.actor_id * count + number, index.num_actors * count, index.num_steps)
+        adders, seat = make_adders(trained, server, num_envs), seats.get(agent_id)
+        if seat is not None:
+            adders = SeatAdder(adders, seat)
+        actors[agent_id] = trained.make_actor(own, keys[agent_id], adders, seat or client)
+    return actors
 
 
 def multi_agent_evaluator_node(

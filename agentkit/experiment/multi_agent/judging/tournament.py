@@ -13,10 +13,10 @@ import numpy as np
 from agentkit.errors import ConfigError, says_what_was_meant
 from agentkit.experiment.multi_agent.config import RANDOM, Frozen, MultiAgentConfig, read_to_judge, who_plays
 from agentkit.experiment.multi_agent.judging.evaluation import MultiAgentEvaluator
+from agentkit.experiment.multi_agent.learner_folders import find_policies
 from agentkit.experiment.multi_agent.loading import Saved, load_player, load_players, read_saved, specs_of
 from agentkit.experiment.multi_agent.players import Player
-from agentkit.experiment.multi_agent.self_play import read_pool, score_of
-from agentkit.experiment.policies.restore_policy import find_checkpoint
+from agentkit.experiment.multi_agent.pools import read_pool, score_of
 from agentkit.types import AgentId
 
 MEAN_ELO = 1_500.0
@@ -109,7 +109,7 @@ def play_tournament(
         ConfigError: no such run or checkpoint; or fewer than two agents have policies that learn.
     """
     config = read_to_judge(run, imports=imports, **changes)
-    found, agent_specs = find_checkpoint(run, checkpoint), specs_of(config)
+    found, agent_specs = find_policies(run, checkpoint), specs_of(config)
     saved = read_saved(config, found, agent_specs)
     places = [agent_id for each in saved.values() for agent_id in each.agent_ids]
     if len(places) < 2:
