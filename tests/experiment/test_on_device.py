@@ -351,6 +351,13 @@ def test_an_agents_own_actor_is_refused(tmp_path):
 
 
 @pytest.mark.full
+def test_impala_learns_catch_on_the_device():
+    """With the settings, steps and threshold of test_impala.py."""
+    agent = registry.make("impala", {"segment_length": 10, "learning_rate": 3e-3, "discount": 0.95})
+    learns(agent, "jax:catch", 30_000, 0.8, num_envs=8, on_device=True)
+
+
+@pytest.mark.full
 def test_ppo_learns_cartpole_on_the_device():
     """Three times what suffices. At a constant step size it may unlearn it once (seed 1 at 190,000 steps)."""
     learns(registry.make("ppo"), "jax:cartpole", 100_000, 400.0, num_envs=64, on_device=True, num_episodes=10)

@@ -319,20 +319,24 @@ def test_all_agents_that_learn_from_replay_run(name):
     ("name", "environment", "num_steps", "threshold"),
     [
         ("dqn", "jax:catch", 2_500, 0.8),
+        ("c51", "jax:catch", 2_500, 0.8),
         ("sac", "jax:point_mass", 1_600, -2.0),
         ("td3", "jax:point_mass", 1_600, -2.0),
         ("r2d2", "jax:memory_chain", 1_500, 0.9),
     ],
 )
 def test_it_learns_what_it_learns_on_the_host(name, environment, num_steps, threshold):
-    """With the settings, steps and thresholds of test_dqn.py, test_sac.py, test_td3.py and test_r2d2.py."""
+    """With settings, steps and thresholds of test_dqn.py, test_c51.py, test_sac.py, test_td3.py and test_r2d2.py."""
     if name == "r2d2":
         learns(r2d2.make_agent(memory_config()), environment, num_steps, threshold, on_device=True)
         return
     epsilon = Linear(1.0, 0.05, 1_000)
     of_values = {"n_step": 3, "learning_rate": 2e-3, "target_update_period": 50, "epsilon": epsilon}
     of_actions = {"hidden_sizes": (32, 32), "learning_rate": 3e-3, "tau": 0.02, "num_random_steps": 200}
-    settings = of_values if name == "dqn" else of_actions
+    settings = {
+        "dqn": of_values,
+        "c51": {**of_values, "learning_rate": 1e-3, "num_atoms": 21, "vmin": -2.0, "vmax": 2.0},
+    }.get(name, of_actions)
     agent = registry.make(name, {"batch_size": 64, "updates_per_step": 1.0, "min_replay_size": 100, **settings})
     learns(agent, environment, num_steps, threshold, on_device=True)
 
