@@ -48,7 +48,7 @@ from reverb_bare import (
 )
 
 from agentkit.adders import NStepAdder, SequenceAdder
-from agentkit.replay import MinSize, ReverbReplay, SampleToInsertRatio, Table
+from agentkit.replay import MinSize, Replay, ReverbReplay, SampleToInsertRatio, Table
 from agentkit.replay.reverb.library import reverb
 
 OURS = "agentkit"
@@ -77,7 +77,7 @@ def serve(kind: str) -> tuple[ReverbReplay, Any]:
     return ReverbReplay([our_table(data), our_table(data, limited=True)]), reverb.Server(bare)
 
 
-def our_writer(replay: ReverbReplay, data: Data, table: str = "ours") -> Write:
+def our_writer(replay: Replay, data: Data, table: str = "ours") -> Write:
     """Our writer, called as our adders do."""
     writer = replay.writer(LENGTH if data.kind.sequence else 2)
     at = iter(range(1 << 60))
@@ -110,7 +110,7 @@ def our_writer(replay: ReverbReplay, data: Data, table: str = "ours") -> Write:
     return sequences if data.kind.sequence else transitions
 
 
-def our_adder(replay: ReverbReplay, data: Data) -> Write:
+def our_adder(replay: Replay, data: Data) -> Write:
     """The whole way from time steps to items."""
     writer, spec = replay.writer(LENGTH if data.kind.sequence else 2), data.spec
     if data.kind.sequence:
@@ -129,7 +129,7 @@ def our_adder(replay: ReverbReplay, data: Data) -> Write:
     return episode
 
 
-def our_sampler(replay: ReverbReplay, table: str, batch_size: int) -> Iterator[Sample]:
+def our_sampler(replay: Replay, table: str, batch_size: int) -> Iterator[Sample]:
     """Our sampler, exact where the table is limited and the replay does not draw ahead."""
     sampler = replay.sampler(table, batch_size)
 
