@@ -239,9 +239,10 @@ def make_loss(networks: Networks, config: Config) -> Loss:
         del key
         steps: Step = jax.tree.map(jnp.asarray, batch.data)
         acted = has_action(steps.start_of_episode)  # [B, T]
-        action, reward, discount, searched = (
-            x[:, :-1] for x in (steps.action, steps.reward, steps.discount, steps.extras)
-        )
+        action, discount = steps.action[:, :-1], steps.discount[:, :-1]
+        # Targets, and not the losses alone: a loss's gradient multiplies by them, and 0 * nan is nan.
+        reward = losses.masked(steps.reward[:, :-1], acted)
+        searched = losses.masked(steps.extras[:, :-1], acted[..., None])
         target_values = _by_row(lambda x: _value(networks, state.target_params, x), steps.observation)  # [B, T + 1]
         targets = losses.n_step_targets(reward, config.discount * discount, target_values, acted, config.n_step)
         if config.rescale_values:

@@ -196,7 +196,8 @@ def make_loss(network: Networks, config: Config) -> Loss:
             rescaled=config.rescale_values,
         )  # [B, T]
         mask = losses.loss_mask(start, config.burn_in)
-        per_item = jnp.sum(losses.masked(0.5 * jnp.square(errors), mask), axis=1) / config.sequence_length  # [B]
+        errors = losses.masked(errors, mask)  # Not their squares, whose gradient multiplies by them: 0 * nan.
+        per_item = jnp.sum(0.5 * jnp.square(errors), axis=1) / config.sequence_length  # [B]
         metrics = {"q": nets.mean_legal(q), "loss_mask": jnp.mean(mask)}
         priorities = losses.sequence_priorities(errors, mask, config.max_priority_weight)
         return importance_weighted_loss(per_item, metrics, batch, config, priorities)

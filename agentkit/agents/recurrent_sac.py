@@ -284,10 +284,12 @@ def make_losses(networks: Networks, config: Config, critic_target: CriticTarget 
         target = jax.lax.stop_gradient(critic_target(networks, state, batch, key, config))
         q_1, q_2 = (q[:, :-1] for q in values(networks, critics, steps, steps.action, config))
         mask = losses.loss_mask(jnp.asarray(steps.start_of_episode), config.burn_in)  # [B, T]
-        squares = 0.5 * (jnp.square(q_1 - target) + jnp.square(q_2 - target))  # [B, T], eq. 5
-        per_item = jnp.sum(losses.masked(squares, mask), axis=1) / config.sequence_length  # [B]
+        # Masked before they are squared, since the gradient of a square multiplies by them: 0 * nan.
+        error_1, error_2 = losses.masked(q_1 - target, mask), losses.masked(q_2 - target, mask)
+        squares = 0.5 * (jnp.square(error_1) + jnp.square(error_2))  # [B, T], eq. 5
+        per_item = jnp.sum(squares, axis=1) / config.sequence_length  # [B]
         metrics = {"q": losses.masked_mean(q_1, mask), "loss_mask": jnp.mean(mask)}
-        priorities = losses.sequence_priorities(q_1 - target, mask, config.max_priority_weight)
+        priorities = losses.sequence_priorities(error_1, mask, config.max_priority_weight)
         return importance_weighted_loss(per_item, metrics, batch, config, priorities)
 
     def policy_loss(policy: Params, state: State, batch: ReplaySample[Step], key: jax.Array) -> LossOutput:

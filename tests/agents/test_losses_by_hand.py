@@ -4,15 +4,16 @@ import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from agentkit import networks as nets
 from agentkit import specs
-from agentkit.agents import dqn, ppo
+from agentkit.agents import dqn, gumbel_muzero, ppo, r2d2, recurrent_sac
 from agentkit.agents.common.advantages import Minibatch, compute_advantages, estimate_advantages
 from agentkit.networks import Network
-from agentkit.types import ReplaySample, SampleInfo, Transition
+from agentkit.types import ReplaySample, SampleInfo, Step, Transition
 from tests.agents import on_policy_by_hand as by_hand
 from tests.agents.spaces import NUM_ACTIONS, Rules
 from tests.agents.target_state import state_of_targets
@@ -163,3 +164,89 @@ def test_on_policy_targets_have_the_scale_of_all_returns_so_far(normalize: bool)
         np.testing.assert_allclose(rows, expected, rtol=1e-3, atol=1e-4, err_msg=name)
     np.testing.assert_allclose(found.returns.mean, everything.mean(), rtol=1e-4)
     np.testing.assert_allclose(found.explained_variance, 1 - np.var(advantage) / np.var(target), atol=1e-4)
+
+
+RNG = np.random.default_rng(0)
+SEQUENCE = Step(
+    observation=RNG.normal(size=(2, 5)).astype(np.float32),
+    action=RNG.integers(2, size=(2, 5)).astype(np.int32),
+    reward=RNG.normal(size=(2, 5)).astype(np.float32),
+    discount=np.ones((2, 5), np.float32),
+    start_of_episode=np.zeros((2, 5), bool),
+    extras=(),
+)
+SETTINGS: dict[str, Any] = {"prioritized": True, "sequence_length": 4, "sequence_period": 2, "burn_in": 2}
+
+
+def _r2d2() -> tuple[Any, Step, Step]:
+    table = nets.as_recurrent(lambda key: None, lambda params, o: params[None] * o[:, None])
+    loss = r2d2.make_loss(table, r2d2.Config(**SETTINGS))
+    return lambda params, batch: loss(params, state_of_targets(params), batch, KEY), SEQUENCE, _without(1, SEQUENCE)
+
+
+def _recurrent_sac() -> tuple[Any, Step, Step]:
+    policy = nets.as_recurrent(lambda key: None, lambda params, o: nets.TanhNormal(o[:, None], o[:, None]))
+    critic = nets.as_recurrent(
+        lambda key: None, lambda params, x: tuple(w * x.observation + x.action[:, 0] for w in params)
+    )
+    config = recurrent_sac.Config(**SETTINGS)
+    losses = recurrent_sac.make_losses(recurrent_sac.Networks(policy, critic, (1,)), config)
+    data = SEQUENCE._replace(action=SEQUENCE.action[..., None].astype(np.float32))
+
+    def loss(params: Any, batch: ReplaySample[Step]) -> Any:
+        state = recurrent_sac.State((), params, params, jnp.float32(0.0), (), KEY)
+        return losses.critic(params, state, batch, KEY)
+
+    return loss, data, _without(1, data)
+
+
+def _gumbel_muzero() -> tuple[Any, Step, Step]:
+    """With an end of an episode, whose final row is the second."""
+    config = gumbel_muzero.Config(num_atoms=2, vmin=-1.0, vmax=1.0, unroll_length=2, n_step=3, prioritized=True)
+    networks = gumbel_muzero.Networks(
+        init=lambda key: None,
+        represent=lambda params, o: params[None] * o[:, None],
+        predict=lambda params, x: (x, x),
+        step=lambda params, x, action: (x, x * params[None]),
+        atoms=jnp.linspace(-1.0, 1.0, 2),
+        num_actions=2,
+        to_value=lambda logits: logits[:, 0],
+    )
+    loss, start = gumbel_muzero.make_loss(networks, config), np.zeros((2, 5), bool)
+    start[:, 2] = True
+    data = SEQUENCE._replace(start_of_episode=start, extras=np.full((2, 5, 2), 0.5, np.float32))
+    return lambda params, batch: loss(params, state_of_targets(params), batch, KEY), data, _without(1, data)
+
+
+def _without(row: int, data: Step) -> Step:
+    """Where a row's reward, and what was stored beside its action, are not known."""
+
+    def forget(x: Any) -> np.ndarray:
+        x = np.array(x)
+        x[:, row] = np.nan
+        return x
+
+    return data._replace(reward=forget(data.reward), extras=jax.tree.map(forget, data.extras))
+
+
+@pytest.mark.parametrize("case", [_r2d2, _recurrent_sac, _gumbel_muzero], ids=lambda case: case.__name__[1:])
+def test_a_nan_in_a_row_that_does_not_count_reaches_nothing(case: Any) -> None:
+    """In one that is burnt in, or an episode's final one: neither loss, gradient nor priorities change.
+
+    No other test sees it, and each of these losses has its own way to leave such rows out.
+    """
+    loss, data, unknown = case()
+    info = SampleInfo(np.full(2, 0.5), np.full(2, 2), (), ())
+
+    def total(params: Any, data: Step) -> tuple[jax.Array, Any]:
+        output = loss(params, ReplaySample(info, data))
+        return output.loss, output
+
+    found = jax.jit(jax.value_and_grad(total, has_aux=True))
+    ((loss_of_all, expected), slope), ((loss_of_known, output), other_slope) = (
+        found(np.float32([0.5, -1.0]), x) for x in (data, unknown)
+    )
+    assert np.all(slope != 0) and np.all(expected.priorities > 0)
+    np.testing.assert_array_equal(loss_of_known, loss_of_all)
+    np.testing.assert_array_equal(other_slope, slope)
+    np.testing.assert_array_equal(output.priorities, expected.priorities)

@@ -154,3 +154,5 @@ def test_priorities() -> None:
     found = sequence_priorities(error, mask, 0.9)
     np.testing.assert_allclose(found, [0.9 * 3 + 0.1 * 2, 2.0, 0.0], rtol=1e-6)
     np.testing.assert_allclose(sequence_priorities(error, mask, 0.0), [2.0, 2.0, 0.0], rtol=1e-6)
+    unknown = np.where(mask > 0, error, np.float32(np.nan))
+    np.testing.assert_array_equal(sequence_priorities(unknown, mask, 0.9), found)
