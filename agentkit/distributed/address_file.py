@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 
-from agentkit.distributed.run_store_client import RunStoreClient
+from agentkit.distributed.run_store_client import RunStoreClient, RunStoreError
 from agentkit.errors import ConfigError
 from agentkit.files import read_json
 
@@ -37,7 +37,7 @@ def connect_to_run(run_directory: pathlib.Path, timeout: float = 5.0) -> RunStor
 
     Raises:
         ConfigError: no program runs there.
-        RunStoreError: it does not answer.
+        RunStoreError: it does not answer, or its file is damaged, as where its program was killed while it wrote it.
     """
     path = pathlib.Path(run_directory) / "board.json"
     if not path.is_file():
@@ -45,5 +45,12 @@ def connect_to_run(run_directory: pathlib.Path, timeout: float = 5.0) -> RunStor
             f"No launched program runs in {run_directory}: it has no board.json. "
             "Only 'agentkit launch' and 'agentkit node' make one; for a run of 'agentkit train', see 'agentkit plot'."
         )
-    record = read_json(path)
-    return RunStoreClient(record["address"], record["run_id"], timeout=timeout)
+    try:
+        record = read_json(path)
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        record = None
+    found = [record.get(name) for name in ("address", "run_id")] if isinstance(record, dict) else []
+    match found:
+        case [str(address), str(run_id)]:
+            return RunStoreClient(address, run_id, timeout=timeout)
+    raise RunStoreError(f"{path} is damaged: expected an object with a text 'address' and a text 'run_id'.")

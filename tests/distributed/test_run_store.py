@@ -13,6 +13,7 @@ from agentkit.distributed import (
     RunStoreClient,
     RunStoreError,
     WrongRunError,
+    connect_to_run,
     run_store,
 )
 from agentkit.distributed.run_store import MAX_MESSAGE
@@ -363,6 +364,14 @@ def test_a_malformed_beat_is_refused_and_changes_nothing(store, part):
         made._ask({**beat, "idle_seconds": 0.0, "ready": True, "leaving": False, **part}, 2.0)
     assert (store.last_heartbeat("actor-0")[2], store.totals()) == before == (0.25, {"steps": 3})
     made.close()
+
+
+@pytest.mark.parametrize("text", ["", '{"address": "127.0.', "[]", '{"address": "127.0.0.1:9"}', "\udc80"])
+def test_a_file_that_was_cut_off_is_no_bare_error(text, tmp_path):
+    """A resumed launch looks into it, whose program may have been killed while it wrote it."""
+    (tmp_path / "board.json").write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(RunStoreError, match=r"board.json is damaged: expected an object with a text 'address'"):
+        connect_to_run(tmp_path)
 
 
 def test_an_address_that_cannot_be_is_refused_at_once():
