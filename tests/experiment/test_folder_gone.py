@@ -53,11 +53,11 @@ def test_the_command_does_not_say_that_it_has_saved(
     assert "was moved or removed" in output and "Saved" not in output and not list(vanishing.glob("**/*"))
 
 
-@pytest.mark.reverb
-def test_a_launched_run_ends_too(vanishing: pathlib.Path) -> None:
-    pytest.importorskip("reverb")
+@pytest.mark.parametrize("replay", ["served", pytest.param("reverb", marks=pytest.mark.reverb)])
+def test_a_launched_run_ends_too(vanishing: pathlib.Path, replay: str) -> None:
+    """With either replay; no other test sees it of a program."""
     experiment = ExperimentConfig(
-        dqn.make_agent(dqn.Config(**SMALL)), "agentkit:catch", 10**9, run_directory=vanishing, replay="reverb",
+        dqn.make_agent(dqn.Config(**SMALL)), "agentkit:catch", 10**9, run_directory=vanishing, replay=replay,
         evaluation_period=0, checkpoint_period=20,
     )  # fmt: skip
     with pytest.raises(Exception, match="was moved or removed"):
