@@ -115,10 +115,9 @@ SCHEDULES = {
     "d4pg": falling(critic_learning_rate=0.1, policy_learning_rate=0.2),
     "hindsight": falling(learning_rate=0.1, epsilon=0.2),
 }
-FULL = pytest.mark.full
+LANDING = {("ppo", 1, None), ("dqn", 1, 3)}  # Of segments and of items: no other test sees either.
 GRID = [
-    pytest.param(name, length, num_envs, marks=() if (name, length, num_envs) in LANDING else FULL)
-    for LANDING in [{("ppo", 1, None), ("dqn", 1, 3)}]
+    pytest.param(name, length, num_envs, marks=() if (name, length, num_envs) in LANDING else pytest.mark.full)
     for name in CASES
     for length in (1, 2, 1_000)
     for num_envs in (None, 3)
@@ -126,7 +125,6 @@ GRID = [
 ]
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(("name", "length", "num_envs"), GRID)
 def test_a_schedule_stands_where_the_environments_do(
     name: str, length: int, num_envs: int | None, seen: dict[float, list[tuple[int, int]]]
