@@ -6,11 +6,20 @@ import subprocess
 import sys
 import threading
 
+import numpy as np
 import pytest
 
+import agentkit
 from agentkit import child
+from agentkit.actors.compiled import compiled
+from agentkit.agents import dqn
 from agentkit.child import check_not_forked, set_by_signals
+from agentkit.envs.jax.catch import Catch
+from agentkit.envs.jax.dm_environment import DmEnvironment
 from agentkit.errors import ConfigError
+from agentkit.experiment import ExperimentConfig
+from agentkit.experiment.policies.agent_parts import make_parts
+from tests.experiment.deploy.policies import policy_of
 
 
 def forked(function):
@@ -38,6 +47,23 @@ def test_a_process_forked_after_the_first_use_is_refused_and_one_from_before_is_
         f"{ConfigError.__name__}: "
     ) and f"forked from process {os.getpid()}, which had used JAX" in forked(check_not_forked)
     check_not_forked()
+
+
+def test_all_that_uses_jax_refuses_a_forked_process(monkeypatch):
+    """Each by itself, since each may be the first that such a process does."""
+    make_policy = lambda: policy_of("dqn", "agentkit:catch", hidden_sizes=(2,))  # noqa: E731
+    policy, agent = make_policy(), dqn.make_agent()
+    monkeypatch.setattr(child, "_used_by", -1)
+    for use in (
+        lambda: agentkit.run(ExperimentConfig(agent, "agentkit:catch", 1)),
+        lambda: make_parts(agent, policy.environment_spec),
+        lambda: compiled(policy.pure_policy),
+        make_policy,
+        lambda: policy(np.zeros(policy.observation_spec.shape, np.float32)),
+        lambda: DmEnvironment(Catch()),
+    ):
+        with pytest.raises(ConfigError, match="was forked from process -1, which had used JAX"):
+            use()
 
 
 def test_a_handler_sets_an_event_whose_lock_the_code_that_it_interrupts_holds():
