@@ -6,9 +6,16 @@ from types import SimpleNamespace
 
 import pytest
 
+from agentkit.cli import main
 from agentkit.cli.looking import status
 from agentkit.cli.summary import finish
+from agentkit.cli.training import launch, node
 from agentkit.cli.training.seeds import _run
+from agentkit.cli.values.presets import choose_preset
+from agentkit.distributed import ProgramError
+from agentkit.errors import ConfigError
+from agentkit.experiment import sweeps
+from agentkit.experiment.launching import external
 from agentkit.experiment.sweeps import seeds
 
 FOLDER = "my runs/it's $HOME; 1"
@@ -48,3 +55,66 @@ def test_after_a_stop(capsys, monkeypatch):
     monkeypatch.setattr(status, "connected", lambda run: contextlib.nullcontext(store))
     status.stop(SimpleNamespace(run=FOLDER))
     assert printed(capsys.readouterr().out) == [["agentkit", "launch", "--resume", FOLDER]]
+
+
+SWEEP = """
+agent = "dqn"
+env = "agentkit:catch"
+steps = 100
+eval_every = 50
+
+[sweep]
+method = "grid"
+
+[search.set]
+learning_rate = [1e-3]
+"""
+
+
+def test_after_a_sweep(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / f"{FOLDER}.toml"
+    file.parent.mkdir()
+    file.write_text(SWEEP)
+    assert main(["sweep", str(file), "--status"]) == 2
+    said = capsys.readouterr().err
+    assert shlex.split(said[said.index("agentkit sweep ") :]) == ["agentkit", "sweep", str(file)]
+    trial = SimpleNamespace(number=0, state="complete", parameters={"run_directory": FOLDER}, value=1.0)
+    result = SimpleNamespace(trials=[trial], best=trial, interrupted=True)
+    monkeypatch.setattr(sweeps, "run_sweep", lambda *args: result)
+    assert main(["sweep", str(file)]) == 130
+    best, again = printed(capsys.readouterr().out)
+    assert again == ["agentkit", "sweep", str(file)]
+    assert best[-2:] == ["--run-directory", FOLDER]
+
+
+def test_where_steps_are_missing():
+    arguments = SimpleNamespace(agent="dqn", env="gymnasium:my/It's Mine-v1", preset=None, steps=None)
+    with pytest.raises(ConfigError) as caught:
+        choose_preset(arguments, "node replay")
+    said = str(caught.value)
+    words = shlex.split(said[said.index("agentkit ") : said.index(". It may be left out")])
+    assert words == ["agentkit", "node", "replay", "dqn", "--env", arguments.env, "--steps", "100k"]
+
+
+def test_after_a_node_of_a_program_has_failed(capsys, monkeypatch):
+    def run(**settings):
+        raise ProgramError("actor-0 failed.")
+
+    assert launch._show(run, FOLDER, SimpleNamespace(listen="eth 0", ray_address=None, imports=["pack"])) == 1
+    words = ["agentkit", "launch", "--resume", FOLDER, "--listen", "eth 0", "--import", "pack"]
+    assert printed(capsys.readouterr().err) == [words]
+
+
+def test_by_which_others_join(capsys, monkeypatch):
+    def host_run(plan, *, on_start, **settings):
+        on_start("0.0.0.0:7000", "a secret")
+        return "done"
+
+    monkeypatch.setattr(external, "host_run", host_run)
+    monkeypatch.setattr(node, "_plan", lambda arguments: SimpleNamespace(run_directory=FOLDER, describe=lambda: {}))
+    arguments = SimpleNamespace(listen=None, board_port=None, port=None)
+    assert node._host(arguments, SimpleNamespace(run_id="a secret")) == 0
+    said = capsys.readouterr().out.splitlines()[0]
+    words = shlex.split(said[said.index("agentkit ") :])
+    assert words[3:] == ["--connect", "127.0.0.1:7000", "--run-id-file", f"{FOLDER}/run_id"]
