@@ -141,6 +141,23 @@ def test_readme_python_blocks_compile():
             compile(block, f"{file} block {number}", "exec")
 
 
+@pytest.mark.full
+def test_readme_python_runs(tmp_path, monkeypatch):
+    """On what README's own installation brings, with fewer steps."""
+    pytest.importorskip("gymnasium")
+    for module in [name for name in sys.modules if name.startswith("gymnasium.envs.box2d")]:
+        monkeypatch.delitem(sys.modules, module)
+    for package in ("Box2D", "ale_py", "dm_control"):  # Of other extras.
+        monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.chdir(tmp_path)
+    (block,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+    for steps in ('"100k"', "50_000"):
+        assert steps in block
+        block = block.replace(steps, "1_000")
+    exec(compile(block, "README.md", "exec"), {})
+    assert (tmp_path / "policy.npz").is_file() and len(list((tmp_path / "runs").iterdir())) == 2
+
+
 def test_readme_names_only_files_that_exist():
     for file in ("README.md", "agentkit/README.md"):
         folder = (ROOT / file).parent
