@@ -280,6 +280,7 @@ def test_other_dtypes_that_hold_the_same_numbers_are_taken():
         specs.validate(observation, space_to_spec(space, "observation"))
 
 
+@pytest.mark.both_stacks
 @pytest.mark.parametrize("reward", [1, 1.0, True, np.float32(1), np.int64(1), np.array(1.0), np.array([1.0]), [1.0]])
 def test_a_reward_is_a_number_or_an_array_of_one(reward):
     environment = GymnasiumEnvironment(Returning(BOX, np.zeros(2), "step", lambda o: (o, reward, False, np.False_, {})))
@@ -301,6 +302,7 @@ STEPS = {
 }
 
 
+@pytest.mark.both_stacks
 @pytest.mark.parametrize("limited", [False, True])
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_that_is_nearly_right_is_refused_in_one_line(name, limited):
@@ -323,6 +325,7 @@ RESETS = {
 }
 
 
+@pytest.mark.both_stacks
 @pytest.mark.parametrize("name", RESETS)
 def test_a_reset_that_is_nearly_right_is_refused_in_one_line(name):
     found, message = RESETS[name]
@@ -330,6 +333,7 @@ def test_a_reset_that_is_nearly_right_is_refused_in_one_line(name):
         GymnasiumEnvironment(Returning(BOX, np.zeros(2, np.float32), "reset", found)).reset()
 
 
+@pytest.mark.both_stacks
 @pytest.mark.parametrize("limited", [False, True])
 def test_a_reset_without_seed_is_refused_in_one_line(limited):
     class NoSeed(Scripted):

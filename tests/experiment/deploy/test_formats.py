@@ -119,7 +119,7 @@ def test_a_written_policy_acts_as_the_loaded_one(name, format, tmp_path):
 @pytest.mark.tensorflow
 @pytest.mark.reverb
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["sac", "memory", "images"])
+@pytest.mark.parametrize("name", ["sac", "counted", "memory", "images"])
 def test_a_savedmodel_acts_as_the_loaded_one(name, tmp_path):
     from agentkit.experiment.policies.export.savedmodel import read_savedmodel
 
