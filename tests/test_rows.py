@@ -1,4 +1,7 @@
-"""docs/rows.md: each row is there once, with a state, files and tests that exist, and the counts are right."""
+"""docs/rows.md: each row is there once, with a state, files and tests that exist, and the counts are right.
+
+docs/faults.md: its tests exist.
+"""
 
 import ast
 import functools
@@ -64,6 +67,29 @@ def test_each_row_is_there_once_and_counted():
 
 def test_rows_name_what_exists():
     assert [fault for rows in read(PAGE.read_text()).values() for row in rows for fault in faults(row)] == []
+
+
+def missing_tests(text: str) -> list[str]:
+    """Tests that a page of faults names in its second column, as paths below tests/ or below the repository."""
+    cells = [line.split(" | ")[1] for line in text.splitlines() if line.startswith("| ") and line.count(" | ") == 3]
+    named = [test for cell in cells for test in re.findall(r"`(.*?)`", cell)]
+    return [test for test in named if not exists(*test.partition("::")[::2])]
+
+
+def exists(path: str, name: str) -> bool:
+    """Whether there is such a file, and such a test in it where one is named."""
+    files = [folder / path for folder in (ROOT / "tests", ROOT) if (folder / path).is_file()]
+    return bool(files) and (not name or name in names_of(files[0]))
+
+
+def test_faults_name_tests_that_exist():
+    text = (ROOT / "docs" / "faults.md").read_text()
+    assert text.count("`test_") + text.count("/test_") > 100 and missing_tests(text) == []
+
+
+def test_a_fault_whose_test_is_gone_is_found():
+    text = "| a | `test_rows.py`*, `test_rows.py::test_gone`, `gone.toml` | b | `c.py` |\n| a | none | b | c |\n"
+    assert missing_tests(text) == ["test_rows.py::test_gone", "gone.toml"]
 
 
 def test_the_counts_are_those_of_the_rows():
