@@ -6,6 +6,7 @@ import shutil
 import signal
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 import tree
@@ -16,9 +17,9 @@ from agentkit.agents import dqn, ppo
 from agentkit.cli import main
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment.launching.multi_agent import find_trained
-from agentkit.experiment.launching.nodes.opponents import Answers
+from agentkit.experiment.launching.nodes.opponents import Answers, LaunchedSelfPlay
 from agentkit.experiment.multi_agent.learner_folders import find_policies, learner_folder, pools_folder
-from agentkit.experiment.multi_agent.pools import Pools
+from agentkit.experiment.multi_agent.pools import Earlier, Pools
 from agentkit.experiment.runs.resume_checks import ResumeError
 
 DQN = dqn.make_agent(dqn.Config(batch_size=16, min_replay_size=32, hidden_sizes=(16,), n_step=1, learning_rate=3e-3))
@@ -102,7 +103,7 @@ def test_inference_nodes_are_refused_before_there_is_a_folder(tmp_path):
 
 
 def self_play(folder, num_steps, **settings):
-    pool = agentkit.Pool("prioritized", period=100, size=20)
+    pool = agentkit.Pool("prioritized", period=200, size=20)
     given = {"opponents": pool, "checkpoint_period": 200, **settings}
     return config(folder, DQN, "shared", "agentkit:tic_tac_toe", num_steps, **given)
 
@@ -116,13 +117,13 @@ def kept(folder):
 def test_opponents_come_from_a_pool_that_outlives_the_program(tmp_path):
     launch(self_play(tmp_path / "run", 600), num_actors=2)
     first = kept(tmp_path / "run")
-    periods = [step // 100 for step in first]
+    periods = [step // 200 for step in first]
     assert periods and sorted(set(periods)) == periods and periods[0] > 0
     games = {step: each["games"].get("shared", 0.0) for step, each in first.items()}
     assert sum(games.values()) > 0 and all(each["won"].get("shared", 0) <= games[step] for step, each in first.items())
     names = agentkit.play_tournament(tmp_path / "run", num_episodes=1).players
     assert names == ("newest", *(f"step {step:,}" for step in first), "random")
-    agentkit.resume_launch(tmp_path / "run", num_steps=1_200)
+    agentkit.resume_launch(tmp_path / "run", num_steps=1_100)
     second = kept(tmp_path / "run")
     assert first.keys() < second.keys(), "it goes on with what it had"
     for step, each in first.items():
@@ -149,24 +150,48 @@ def test_an_episode_that_is_asked_about_twice_is_drawn_and_counted_once():
         answers.give(server, SimpleNamespace(body=body))
         return said[-1]
 
-    first = ask({"player": "a", "episode": 0, "ended": None})
+    first = ask({"player": "a", "episode": 0, "ended": None, "steps": 7})
     assert first["kept"] == [10, 20] and len(first["playing"]) == 1
     ((opponent, step),) = first["playing"].items()
     learner = {"first": "second", "second": "first"}[opponent]
     assert list(ask({"agent": opponent, "step": step}).values()) == [step]
     assert ask({"agent": opponent, "step": 15}) is None
     ended = {"playing": first["playing"], "returns": {learner: 1.0, opponent: -1.0}}
-    once = ask({"player": "a", "episode": 1, "ended": ended})
-    assert ask({"player": "a", "episode": 1, "ended": ended}) is once
+    once = ask({"player": "a", "episode": 1, "ended": ended, "steps": 9})
+    assert ask({"player": "a", "episode": 1, "ended": ended, "steps": 9}) is once
     earlier = pools.find(opponent, step)
     assert answers.num_games == 1 and earlier.games == earlier.won == {"shared": 1.0}
-    ask({"player": "b", "episode": 1, "ended": ended})
+    assert answers.num_steps == 9
+    ask({"player": "b", "episode": 1, "ended": ended, "steps": 9})
     assert answers.num_games == 2, "of another player"
     pools.keep(30, {"shared": {}})
     pools.keep(40, {"shared": {}})
-    ask({"player": "a", "episode": 2, "ended": ended})
+    ask({"player": "a", "episode": 2, "ended": ended, "steps": 9})
     assert not any(each.games for each in pools.by_policy["shared"]), "its opponent has left the pool"
     assert "Expected a question about a pool" in ask({"other": 1})[1]
+
+
+def test_who_has_left_the_pool_in_this_moment_is_drawn_anew_and_what_is_known_is_not_fetched_again(monkeypatch):
+    (trained,) = find_trained(self_play(None, 100))
+    update = trained.parts.update
+    arrays = Earlier(20, update.variables(update.init(jax.random.PRNGKey(0)))["policy"]).arrays()
+    asked, gone = [], {"playing": {"second": 10}, "kept": [10]}
+    there = {"playing": {"second": 20}, "kept": [20]}
+    answers = iter([gone, None, there, arrays, there, {"playing": {}, "kept": []}])
+    monkeypatch.setattr(LaunchedSelfPlay, "_ask", lambda self, question: asked.append(question) or next(answers))
+    context = SimpleNamespace(totals=lambda: {"steps": 40}, unsent=lambda name: 2)
+    play = LaunchedSelfPlay(context, {"node": "opponents-0"}, [trained], {"shared": trained.client})
+    first, second = play.seats["first"], play.seats["second"]
+    play.begin(0)
+    assert [question.get("episode", question.get("step")) for question in asked] == [0, 10, 1, 20]
+    held = second.held
+    assert first.held is None and len(jax.tree.leaves(held)) == len(arrays)
+    play.end({"first": 1.0, "second": -1.0})
+    play.begin(0)
+    assert second.held is held and len(asked) == 5
+    assert asked[-1]["ended"] == {"playing": {"second": 20}, "returns": {"first": 1.0, "second": -1.0}}
+    play.begin(0)
+    assert second.held is None and asked[-1] == {**asked[-1], "episode": 3, "ended": None, "steps": 42}
 
 
 @pytest.mark.full

@@ -89,7 +89,7 @@ def opponents_node(
             request = server.receive(SERVE_SECONDS)
             if request is not None:
                 answers.give(server, request)
-            steps = context.totals().get("steps", 0)
+            steps = max(answers.num_steps, context.totals().get("steps", 0))
             if pools.is_due(steps):
                 _keep(pools, steps, clients)
                 _save(context, folder, pools)
@@ -122,13 +122,14 @@ class Answers:
 
     Attributes:
         num_games: that actors have told of.
+        num_steps: the most of the program's that an actor has told of; quick ones know it before a heartbeat says so.
     """
 
     def __init__(self, pools: Pools):
         """Takes the pools, whose games it counts."""
         self._pools = pools
         self._given: dict[str, tuple[int, Nest]] = {}  # By player: the number of its last episode, and the answer.
-        self.num_games = 0
+        self.num_games = self.num_steps = 0
 
     def give(self, server: Server, request: Request) -> None:
         """Answers a request of a `LaunchedSelfPlay`."""
@@ -146,6 +147,7 @@ class Answers:
     def _begin(self, body: Any) -> Nest:
         """Counts the player's last episode and draws for its next; one that is asked about twice is drawn once."""
         player, number = str(body["player"]), int(body["episode"])
+        self.num_steps = max(self.num_steps, int(body["steps"]))
         last, answer = self._given.get(player, (-1, None))
         if number == last:
             return answer
@@ -199,7 +201,8 @@ class LaunchedSelfPlay:
             WireClosedError, WireTimeoutError, RunStoreError: it is away for `OUTAGE_SECONDS`, or this was closed.
         """
         while True:
-            question = {"player": self._player, "episode": self._episode, "ended": self._ended}
+            steps = self._context.totals().get("steps", 0) + self._context.unsent("steps")
+            question = {"player": self._player, "episode": self._episode, "ended": self._ended, "steps": steps}
             answer = self._ask(question)
             self._episode, self._ended = self._episode + 1, None
             kept = set(answer["kept"])
