@@ -200,6 +200,17 @@ def test_half_a_compiled_program_is_not_kept(tmp_path: pathlib.Path) -> None:
     assert {path.name: path.read_bytes() for path in other.iterdir()} == {"a-cache": whole}
 
 
+def test_too_many_compiled_programs_are_none_of_them_kept(tmp_path: pathlib.Path, monkeypatch) -> None:
+    session, kept = tmp_path / "session", tmp_path / "kept"
+    session.mkdir()
+    monkeypatch.setattr(compile_cache, "_MOST_ENTRIES", 2)
+    for names, expected in (("ab", "ab"), ("c", "abc"), ("d", "d")):
+        for name in names:
+            (session / f"{name}-cache").write_bytes(zlib.compress(b"program"))
+        compile_cache.keep(session, kept)
+        assert {path.name[0] for path in kept.iterdir()} == set(expected)
+
+
 def test_a_machine_whose_cores_others_want_is_slower(monkeypatch):
     monkeypatch.setenv("PYTEST_XDIST_WORKER_COUNT", "500")
     monkeypatch.setattr(tiers.os, "getloadavg", lambda: (2_000.0, 0.0, 0.0))

@@ -114,6 +114,7 @@ def kept(folder):
     return {int(step): each for step, each in found.items()}
 
 
+@pytest.mark.full
 def test_opponents_come_from_a_pool_that_outlives_the_program(tmp_path):
     launch(self_play(tmp_path / "run", 600), num_actors=2)
     first = kept(tmp_path / "run")
