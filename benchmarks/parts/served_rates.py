@@ -99,6 +99,7 @@ class Side:
         self.server = self._start("--serve", backend, kind, selector)
         address = _line(self.server)
         self.replay = connect(backend, address, kind, selector)
+        stack.callback(self.replay.close)  # Before its server ends: Reverb's writers wait for one that is gone.
         data = Data(KINDS[kind])
         self.write, self.add = our_writer(self.replay, data, TABLE), our_adder(self.replay, data)
         while self.replay.info(TABLE).size < data.kind.num_items:

@@ -72,14 +72,23 @@ EPISODES: list[list[tuple[int, float | None]]] = [
 ]
 
 
-@pytest.mark.parametrize("clips", [(1.0, 1.0, 1.0), (1.0, 0.5, 2.0), (0.6, 3.0, 0.7)])
+PUBLISHED = {"lambda_": 1.0, "rho_clip": 1.0, "policy_rho_clip": 1.0}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"lambda_": 1.0, "rho_clip": 0.5, "policy_rho_clip": 2.0},
+        {"lambda_": 0.6, "rho_clip": 3.0, "policy_rho_clip": 0.7},
+    ],
+)
 @pytest.mark.parametrize("episodes", EPISODES)
-def test_targets_and_advantages(episodes: list[tuple[int, float | None]], clips: tuple[float, float, float]) -> None:
-    lambda_, rho_clip, policy_rho_clip = clips
+def test_targets_and_advantages(episodes: list[tuple[int, float | None]], settings: dict[str, float]) -> None:
     for seed in range(3):
         segment = Segment(episodes, seed)
-        found = segment.found(lambda_=lambda_, rho_clip=rho_clip, policy_rho_clip=policy_rho_clip)
-        mask, expected = segment.mask()[0] > 0, segment.by_hand(lambda_, rho_clip, policy_rho_clip)
+        found = segment.found(**settings)
+        mask, expected = segment.mask()[0] > 0, segment.by_hand(**(PUBLISHED | settings))
         assert np.flatnonzero(mask).tolist() == sorted(expected)
         pairs = np.stack([found.target[0], found.advantage[0]], axis=1)
         np.testing.assert_allclose(pairs[mask], [expected[t] for t in sorted(expected)], rtol=1e-4, atol=1e-5)
