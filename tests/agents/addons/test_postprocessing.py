@@ -104,6 +104,7 @@ def test_it_sees_an_episode_whole_and_what_it_returns_is_stored() -> None:
         (lambda episode: Trajectory(*(leaf[:0] for leaf in episode[:4]), ()), "an episode without steps"),
         (lambda episode: episode._replace(action=episode.action[1:]), r"9 rewards and action .* of shape \[8\]; .* 9"),
         (lambda episode: episode._replace(observation=episode.observation[1:]), "expected 10 rows"),
+        (lambda episode: episode._replace(discount=np.float32(1)), r"discount .* of shape \[\]; expected 9 rows"),
         (lambda episode: episode._replace(extras={"x": episode.reward}), "changed the structure of extras"),
         (lambda episode: episode._replace(reward=np.stack([episode.reward] * 2, -1)), r"reward leaf .* found .*\[2\]"),
     ],
@@ -160,7 +161,14 @@ def shorter(piece: Trajectory) -> Trajectory:
     return Trajectory(*rows)
 
 
-@pytest.mark.parametrize(("wrong", "says"), [(shorter, "4 steps for 5 steps"), (lambda _: None, "None for 5 steps")])
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (shorter, "4 steps for 5 steps"),
+        (lambda _: None, "None for 5 steps"),
+        (lambda piece: piece._replace(reward=np.float32(0)), " 0 steps for 5 steps"),
+    ],
+)
 def test_a_segment_keeps_its_steps(wrong: Any, says: str) -> None:
     agent = ppo.make_agent(dataclasses.replace(PPO, batch_mode="truncate_episodes", segment_length=5, batch_size=4))
     with pytest.raises(SpecError, match=says):
