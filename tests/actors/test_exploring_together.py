@@ -180,6 +180,13 @@ def test_the_call_that_resets_an_environment_is_no_step_of_it() -> None:
         actor.restore(saved)
 
 
+def test_one_environment_counts_its_own_steps() -> None:
+    policy = epsilon_greedy_policy(lambda p, o: jnp.broadcast_to(p, (o.shape[0], 3)), Piecewise((1.0, 0.0), (5,)))
+    actor = PolicyActor(policy, KEY, Client(), actor_index=ActorIndex(0, 1, 2))
+    actions = [int(actor.select_action(np.zeros(1, np.float32))) for _ in range(20)]
+    assert actor.save()["policy_state"]["0"][0] == 22 and set(actions[3:]) == {1}
+
+
 def test_environments_that_are_ready_at_different_times_share_a_count() -> None:
     policy = epsilon_greedy_policy(lambda p, o: jnp.broadcast_to(p, (o.shape[0], 3)), Piecewise((1.0, 0.0), (400,)))
     adders = [FakeAdder() for _ in range(3)]
