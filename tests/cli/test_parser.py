@@ -28,7 +28,7 @@ def test_train_launch_and_node_replay_share_the_options_of_an_experiment():
     }  # fmt: skip
     assert launch.keys() - shared == {
         "resume", "actors", "evaluators", "engine", "ray_address", "listen", "max_parameter_age",
-        "max_restarts", "learner_gpus", "inference", "policies", "count_steps_by",
+        "max_restarts", "learner_gpus", "inference", "policies", "count_steps_by", "opponents",
     }  # fmt: skip
     assert host.keys() - shared == {"role", "run", "board_port", "port", "listen", "run_id", "run_id_file"}
     assert all(values[name] is None for values in (train, launch, host) for name in shared - {"command"})

@@ -10,6 +10,8 @@ import agentkit
 from agentkit.agents import dqn
 from agentkit.cli import main
 from agentkit.cli.looking import watch
+from agentkit.cli.training.several import new_several
+from agentkit.cli.words.parser import parse
 from agentkit.envs.multi_agent.tic_tac_toe import TicTacToe
 from agentkit.errors import ConfigError, SpecError, UnknownNameError
 from agentkit.experiment.multi_agent.config import read_to_judge
@@ -144,6 +146,23 @@ def test_pettingzoo_draws_images():
     with pytest.raises(SpecError, match="draws no image"):
         silent.render()
     silent.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["train", "--on-device", "--env", "jax:two_step_game"], {"on_device": True}),
+        (["train", "--num-envs", "3"], {"num_envs": 3, "replay": "in_process"}),
+        (["launch", "--replay", "served"], {"replay": "served", "on_device": False}),
+        (["launch", "--opponents", "uniform,period=50"], {"opponents": agentkit.Pool("uniform", period=50)}),
+    ],
+)
+def test_words_of_each_command_say_what_is_run(words, expected):
+    command, *more = words
+    arguments = parse([command, "dqn", "--env", "agentkit:tic_tac_toe", "--policies", "shared", "--steps", "2k", *more])
+    plan = new_several(arguments, command)
+    assert plan.num_steps == 2_000 and plan.policy_of == "shared"
+    assert {name: getattr(plan, name) for name in expected} == expected
 
 
 def test_settings_of_the_environment_stand_beside_the_runs_own(tmp_path):

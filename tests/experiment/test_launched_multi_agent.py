@@ -16,6 +16,7 @@ from agentkit import checkpoint
 from agentkit.agents import dqn, ppo
 from agentkit.cli import main
 from agentkit.errors import CheckpointError, ConfigError
+from agentkit.experiment import read_multi_agent_config
 from agentkit.experiment.launching.multi_agent import find_trained
 from agentkit.experiment.launching.nodes.opponents import Answers, LaunchedSelfPlay
 from agentkit.experiment.multi_agent.learner_folders import find_policies, learner_folder, pools_folder
@@ -196,7 +197,8 @@ def test_who_has_left_the_pool_in_this_moment_is_drawn_anew_and_what_is_known_is
 
 
 @pytest.mark.full
-def test_policies_of_two_kinds_are_killed_resumed_and_judged(tmp_path):
+@pytest.mark.parametrize("replay", ["in_process", pytest.param("reverb", marks=pytest.mark.reverb)])
+def test_policies_of_two_kinds_are_killed_resumed_and_judged(replay, tmp_path):
     killed = {"actor-1", "learner-1", "replay-0", "learner-0"}
 
     def kill(status):
@@ -209,12 +211,13 @@ def test_policies_of_two_kinds_are_killed_resumed_and_judged(tmp_path):
     who = {"agent_0": "a", "agent_1": "b", "agent_2": "chance", "agent_3": "a"}
     plan = config(
         tmp_path / "run", {"a": DQN, "b": PPO, "chance": "random"}, who, "agentkit:come_and_go", 4_000,
-        evaluation_period=1_000, evaluation_episodes=2, checkpoint_period=500, num_envs=2,
+        evaluation_period=1_000, evaluation_episodes=2, checkpoint_period=500, num_envs=2, replay=replay,
     )  # fmt: skip
     result = launch(plan, num_actors=2, num_evaluators=1, engine="processes", on_status=kill)
     assert not killed and result.steps >= 4_000 and result.evaluations
     before = {policy: agentkit.load(tmp_path / "run", policy=policy) for policy in ("a", "b")}
     rows = len(agentkit.open_run(str(tmp_path / "run")).rows("train"))
+    assert read_multi_agent_config(tmp_path / "run").replay == ("reverb" if replay == "reverb" else "served")
     again = agentkit.resume_launch(tmp_path / "run", num_steps=6_000)
     assert again.steps >= 6_000 and again.updates > result.updates
     for policy, old in before.items():

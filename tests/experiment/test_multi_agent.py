@@ -228,6 +228,15 @@ def test_a_map_that_leaves_somebody_out_is_refused(policies, policy_of, message)
         who_plays(config(policies=policies, policy_of=policy_of), SPECS)
 
 
+def test_replays_that_are_none_in_one_process_are_refused(tmp_path):
+    for replay, message in (("served", "'served' is the server of a program"), ("reverb", "found 'reverb'.*launch")):
+        with pytest.raises(ConfigError, match=message):
+            agentkit.run(config(tmp_path / "run", replay=replay))
+    with pytest.raises(UnknownNameError, match="replay 'disk'"):
+        config(replay="disk")
+    assert not (tmp_path / "run").exists()
+
+
 def test_agents_that_differ_cannot_share_a_policy():
     with pytest.raises(
         SpecError, match=r"'row' and 'column' share the policy 'shared' and have different actions.*each"

@@ -25,7 +25,6 @@ from agentkit.errors import ConfigError, SpecError
 # What there is not for several agents yet, or has no meaning for them: options by their names, and why.
 _REFUSED = (
     (("workers", "ready"), "environments are stepped in the process that acts"),
-    (("replay",), "each policy has one of its own: in this process, or served where it is launched"),
     (("inference",), "actors have the parameters of all policies"),
     (("data", "data_share", "init_from", "init_checkpoint"), "policies begin anew; Frozen in Python plays as it was"),
     (("devices",), "learners share one device"),
@@ -42,6 +41,7 @@ _FIELDS = {
     "num_envs": "num_envs",
     "on_device": "on_device",
     "count_steps_by": "count_steps_by",
+    "replay": "replay",
     "eval_every": "evaluation_period",
     "eval_episodes": "evaluation_episodes",
     "eval_max_steps": "evaluation_max_steps",
@@ -98,13 +98,13 @@ def new_several(arguments: argparse.Namespace, command: str) -> Any:
     settings = parse_settings(arguments.set or [], registry.config_class(arguments.agent), arguments.agent)
     environment = find_several(arguments)
     agent = registry.make(arguments.agent, settings, find_torso(arguments))
-    given = {field: getattr(arguments, name) for name, field in _FIELDS.items()}
+    given = {field: getattr(arguments, name, None) for name, field in _FIELDS.items()}  # Some are of one command.
     plan = experiment.MultiAgentConfig(
         with_addons(agent, arguments.normalize or ()),
         environment,
         arguments.steps,
         arguments.policies,
-        parse_opponents(getattr(arguments, "opponents", None)),
+        parse_opponents(arguments.opponents),
         environment_settings=parse_environment_settings(arguments.env_set, environment),
         loggers=parse_loggers(arguments.log, imports) or (),
         callbacks=changed_callbacks((), arguments),

@@ -281,6 +281,12 @@ def add_policies(parser: Parser) -> None:
         choices=("environment", "agents"),
         help="with --policies: whether a step is one of the environment, or an agent's action; default: environment",
     )
+    parser.add_argument(
+        "--opponents",
+        metavar="WHICH",
+        help="with --policies, self-play against earlier parameters: newest, uniform or prioritized; with settings of "
+        "the pool: uniform,period=2k,size=30,share=0.5",
+    )
 
 
 def add_resume(parser: Parser, note: str) -> None:

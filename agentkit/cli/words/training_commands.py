@@ -28,12 +28,6 @@ def add_train(commands: Commands[Parser]) -> None:
     add_experiment(train)
     add_policies(train)
     train.add_argument(
-        "--opponents",
-        metavar="WHICH",
-        help="with --policies, self-play against earlier parameters: newest, uniform or prioritized; with settings of "
-        "the pool: uniform,period=2k,size=30,share=0.5",
-    )
-    train.add_argument(
         "--seeds",
         metavar="SEEDS",
         help="a run for each, such as 0:5 or 0,3,7, in processes and folders of their own; with --on-device in one",

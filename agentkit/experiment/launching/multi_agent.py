@@ -54,7 +54,7 @@ def make_multi_agent_program(config: MultiAgentConfig, launch: LaunchConfig, tra
         trained: the policies that learn.
     """
     program = Program(f"{len(trained)} policies on {given.name_of(config.environment)}")
-    for role in make_roles(launch.num_actors, launch.learner_gpus):
+    for role in make_roles(launch.num_actors, launch.learner_gpus, config.replay):
         if role.name in ("actor", "evaluator"):
             role = allow_steps(role, config.step_timeout)
         program.add_role(dataclasses.replace(role, restart=RestartPolicy(max_restarts=launch.max_restarts)))
@@ -88,7 +88,7 @@ def _of_policy(config: MultiAgentConfig, trained: Trained, number: int) -> Exper
     """Returns what replay and learner of one policy are to do, as an experiment of one agent."""
     return ExperimentConfig(
         trained.agent, _seen_by_actors, config.num_steps, num_envs=len(trained.agent_ids) * (config.num_envs or 1),
-        seed=config.seed + number, run_directory=config.run_directory, replay="served", progress=False,
+        seed=config.seed + number, run_directory=config.run_directory, replay=config.replay, progress=False,
         checkpoint_period=config.checkpoint_period, keep_checkpoints=config.keep_checkpoints, on_nan=config.on_nan,
         log_seconds=config.log_seconds, tensorboard=config.tensorboard, loggers=config.loggers,
         callbacks=config.callbacks, evaluation_period=config.evaluation_period,  # Which callbacks may ask for.

@@ -78,7 +78,7 @@ def launch(
     Args:
         experiment: what `agentkit.run` takes, unchanged. Its `replay` may be "served" (the default) or
             "reverb", or a function of tables, whose `InProcessReplay` is served. Of several agents each policy that
-            learns has a learner and a served replay.
+            learns has a learner and a replay.
         num_actors: actor processes.
         num_evaluators: evaluator processes.
         engine: "processes", "ray" or "threads".
@@ -98,7 +98,8 @@ def launch(
     config = LaunchConfig(num_actors=num_actors, num_evaluators=num_evaluators, engine=engine, **settings)
     if isinstance(experiment, MultiAgentConfig):
         experiment = with_callbacks(experiment, callbacks)
-        return _launch_several(dataclasses.replace(experiment, progress=False), config, resume, on_status)
+        experiment = dataclasses.replace(experiment, progress=False, replay=backend_of(experiment))
+        return _launch_several(experiment, config, resume, on_status)
     experiment = dataclasses.replace(with_callbacks(experiment, callbacks), progress=False)
     if not callable(experiment.replay):
         experiment = dataclasses.replace(experiment, replay=backend_of(experiment))

@@ -87,6 +87,8 @@ class Frozen(metaclass=SaysWhatWasMeant):
 
 CountStepsBy = Literal["environment", "agents"]
 
+AnyReplay = Literal["in_process", "served", "reverb"]
+
 PolicyOf = str | Mapping[AgentId, str] | Callable[[AgentId], str] | None
 
 
@@ -113,6 +115,7 @@ class MultiAgentConfig(metaclass=SaysWhatWasMeant):
             docs/on_device.md; the environment is one in JAX of several agents.
         count_steps_by: what a step is in `num_steps`, in periods and in logs: one of the "environment", however many
             agents act at it, or an action of one of the "agents".
+        replay: of each policy that learns: "in_process"; in launched programs "served" (their default) or "reverb".
         seed: see `ExperimentConfig`, as all that follow.
     """
 
@@ -124,6 +127,7 @@ class MultiAgentConfig(metaclass=SaysWhatWasMeant):
     num_envs: Count | None = None
     on_device: bool = False
     count_steps_by: CountStepsBy = "environment"
+    replay: AnyReplay = "in_process"
     seed: Seed = 0
     run_directory: str | pathlib.Path | None = None
     evaluation_period: CountFromZero | None = None
@@ -143,7 +147,6 @@ class MultiAgentConfig(metaclass=SaysWhatWasMeant):
     # What a training asks of an `ExperimentConfig`, and runs of several agents do not have yet.
     workers: ClassVar[int] = 0
     ready: ClassVar[int | None] = None
-    replay: ClassVar[str] = "in_process"
     devices: ClassVar[int | None] = None
     video_period: ClassVar[int] = 0
     init_from: ClassVar[None] = None
@@ -152,7 +155,8 @@ class MultiAgentConfig(metaclass=SaysWhatWasMeant):
     def __post_init__(self) -> None:
         """Refuses impossible settings."""
         check_ranges(self)
-        for name, known in (("on_nan", get_args(OnNan)), ("count_steps_by", get_args(CountStepsBy))):
+        choices = {"on_nan": OnNan, "count_steps_by": CountStepsBy, "replay": AnyReplay}
+        for name, known in ((name, get_args(choice)) for name, choice in choices.items()):
             if getattr(self, name) not in known:
                 raise unknown_name(name, str(getattr(self, name)), known)
         if self.evaluation_period is not None and self.evaluation_episodes is None:
@@ -201,7 +205,7 @@ class MultiAgentConfig(metaclass=SaysWhatWasMeant):
             **identity.describe_environment(self.environment, self.environment_settings, ()),
             "loggers": identity.describe_loggers(self.loggers),
             **{f.name: encode(getattr(self, f.name)) for f in dataclasses.fields(self) if f.name not in own},
-            **{name: getattr(self, name) for name in ("ready", "replay", "init_from", "data")},
+            **{name: getattr(self, name) for name in ("ready", "init_from", "data")},
             "callbacks": callback_record.describe(self.callbacks),
         }
 

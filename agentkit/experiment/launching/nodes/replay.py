@@ -10,7 +10,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -97,7 +97,7 @@ def replay_node(
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def backend_of(experiment: ExperimentConfig) -> str:
+def backend_of(experiment: Any) -> Literal["served", "reverb"]:
     """Returns what a replay node runs: "reverb" where the experiment names it, else "served".
 
     Raises:
