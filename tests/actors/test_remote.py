@@ -47,7 +47,7 @@ pytestmark = pytest.mark.both_stacks
 
 @pytest.mark.one_case
 @pytest.mark.parametrize("observations", [SCALAR, OBSERVATIONS])
-@pytest.mark.parametrize("num_envs", [None, 1, 3])
+@pytest.mark.parametrize("num_envs", [3, 1, None])
 def test_actions_and_extras_are_those_of_a_local_actor(observations: Any, num_envs: int | None) -> None:
     policy, spec, client, key = recurrent(), make_spec(observations), Client(2.0), jax.random.PRNGKey(SEED)
     near, far = ([FakeAdder() for _ in range(num_envs or 1)] for _ in range(2))
