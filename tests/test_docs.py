@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from agentkit.agents import registry
+from agentkit.cli.words.parser import COMMANDS, NODE_ROLES, options
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = sorted((ROOT / "agentkit").rglob("*.py"))
@@ -174,6 +175,26 @@ def test_the_commands_of_a_text():
     assert [shortened(part.strip()) for part in parts_to_run("pip install x && run --steps 100_000")] == [
         "run --steps 1200"
     ]
+
+
+def named_options(text: str) -> list[tuple[str, str]]:
+    """Each ``--option`` that is named behind an agentkit command, with that command; also where ``...`` is between."""
+    found = []
+    for command, role, rest in re.findall(r"agentkit ([a-z][a-z-]+)( [a-z]+)?\b((?:\\\n|[^\n`|&#])*)", text):
+        name = command + role if command == "node" else command
+        found += [(name, option) for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*", rest)]
+    return found
+
+
+def test_options_that_pages_name_are_those_of_their_commands():
+    known = {name: options(name).keys() for name in COMMANDS if name != "node"}
+    known |= {f"node {role}": options(f"node {role}").keys() for role in NODE_ROLES}
+    known["node"] = set().union(*(known[f"node {role}"] for role in NODE_ROLES))  # Of a script that is given the role.
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "launch").iterdir()]
+    assert ("launch", "--opponents") in named_options((ROOT / "docs/several_agents.md").read_text())
+    named = {(page, *each) for page in pages for each in named_options(page.read_text())}
+    assert not {(str(page), name, option) for page, name, option in named if option not in known.get(name, ())}
+    assert len(named) > 300
 
 
 # Configs --------------------------------------------------------------------------------------------
