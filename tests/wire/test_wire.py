@@ -16,6 +16,7 @@ import pytest
 import zmq
 
 from agentkit.errors import ConfigError, SpecError
+from agentkit.testing.replay import wait_until
 from agentkit.wire import (
     Client,
     RefusedError,
@@ -423,6 +424,27 @@ def test_a_thousand_idle_connections_keep_no_member_out(guarded):
         for each in idle:
             each.close()
         early.close()
+
+
+def test_a_member_that_asks_without_end_keeps_no_other_out(guarded):
+    raw, asked = _raw_member(guarded.address, KEYS), threading.Event()
+
+    def ask():
+        while not asked.is_set():
+            if raw.poll(100, zmq.POLLOUT):
+                raw.send_multipart([b"[1, 1, 0, null]"])
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    try:
+        assert wait_until(lambda: len(guarded.seen) > 1000)
+        member = Client(guarded.address, KEYS, patience=LONG)
+        assert member.ask("let in", LONG) == "let in"
+        member.close()
+    finally:
+        asked.set()
+        thread.join(LONG)
+        raw.close()
 
 
 def test_the_last_answer_of_a_server_that_closes_is_read():

@@ -29,6 +29,9 @@ from agentkit.wire import Client, Keys, RefusedError, WireClosedError, WireTimeo
 AHEAD = 3
 """Batches that a sampler which draws ahead has asked for and not handed out."""
 
+UPDATES_UNDER_WAY = 4
+"""New priorities that a replay which draws ahead has sent and not heard of; it waits before it sends more."""
+
 _AHEAD_SECONDS = 30.0
 _GRACE_SECONDS = 1.0
 """How much longer than asked for a batch may take to come."""
@@ -46,7 +49,8 @@ class ServedReplay(base.Replay):
         default_timeout: seconds that writers and samplers wait unless they were given another.
         connect_timeout: seconds within which the server must answer now; None for `default_timeout`.
         draw_ahead: samplers ask for batches before they are asked for them, which counts as drawn; not those of
-            tables whose items go when they are drawn.
+            tables whose items go when they are drawn. And new priorities go off without a wait for an answer: those
+            of the last updates before `close` may be lost.
 
     Raises:
         ReplayClosedError: no server answers at `address`.
@@ -144,7 +148,11 @@ class ServedReplay(base.Replay):
         base.check_priorities(table, keys, priorities)
         if np.size(priorities):
             self._model.items[table].check_power(float(np.max(priorities)))
-        self._ask({"do": "update", "table": table, "keys": np.asarray(keys), "priorities": np.asarray(priorities)})
+        body = {"do": "update", "table": table, "keys": np.asarray(keys), "priorities": np.asarray(priorities)}
+        if self._draw_ahead:
+            self._tell(body)
+        else:
+            self._ask(body)
 
     def info(self, table: str) -> TableInfo:
         """Returns the table's counters now."""
@@ -195,6 +203,20 @@ class ServedReplay(base.Replay):
     def _ask(self, body: Nest, timeout: float | None = None) -> Any:
         with as_replay_errors():
             return self._wire.ask(body, self.default_timeout if timeout is None else timeout)
+
+    def _tell(self, body: Nest) -> None:
+        """Sends what need not be answered at once; waits for answers only where many are under way."""
+        deadline = time.monotonic() + self.default_timeout
+        with as_replay_errors():
+            self._wire.send(body)
+            while self._wire.num_waiting:
+                left = max(0.0, deadline - time.monotonic()) if self._wire.num_waiting > UPDATES_UNDER_WAY else 0.0
+                if self._wire.receive(left) is None and left == 0.0:
+                    break
+            if self._wire.num_waiting > UPDATES_UNDER_WAY:
+                raise WireTimeoutError(
+                    f"The server at {self.address} has taken no new priorities for {self.default_timeout:g} s."
+                )
 
     def _why_late(self, tables: Sequence[str], seconds: float) -> ReplayTimeoutError:
         found = [f"{self.info(name)}, {self.tables[name].rate_limiter}" for name in tables]

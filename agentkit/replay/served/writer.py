@@ -24,7 +24,7 @@ from agentkit.replay.table import Table
 from agentkit.types import Nest
 from agentkit.wire import Client, RefusedError, WireClosedError, WireTimeoutError
 
-MAX_STEPS = 64
+MAX_STEPS = 256
 """Steps of a block; fewer of large ones."""
 
 MAX_BYTES = 1 << 20
@@ -153,7 +153,8 @@ class ServedWriter(base.Writer):
                 self._block = self._begin(0)
             self._block.add_step(leaves, self._starts)
             self._starts = False
-            self._begun_at = min(self._begun_at, time.monotonic())
+            if self._begun_at == math.inf:
+                self._begun_at = time.monotonic()
             self._num_steps += 1
             return self._num_steps - 1
 

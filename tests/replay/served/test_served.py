@@ -9,6 +9,7 @@ import pytest
 from agentkit import errors
 from agentkit.replay import Fifo, InProcessReplay, Prioritized, Queue, SampleToInsertRatio
 from agentkit.replay.served import ServedReplay, writer
+from agentkit.replay.served.client import AHEAD, UPDATES_UNDER_WAY
 from agentkit.testing.adder import AdderContract
 from agentkit.testing.replay import ReplayContract, make_step, pair_table, wait_until, write_pairs
 from agentkit.wire import derive_keys
@@ -207,6 +208,28 @@ def test_a_sampler_that_draws_ahead_stays_within_the_limit_and_takes_back_what_i
     sampler.close()
     write_pairs(one, "pairs", range(4))
     assert replay.info("pairs").num_sampled == 16, "what it asked for is not drawn for nobody"
+    replay.close()
+
+
+def test_new_priorities_that_go_off_without_a_wait_arrive_in_order_or_are_said_to_be_late(hosts):
+    host = hosts(pair_table(sampler=Prioritized(1.0)))
+    replay = host.connect(default_timeout=2.0, draw_ahead=True)
+    one = replay.writer(1)
+    write_pairs(one, "pairs", range(4))
+    one.flush()
+    sampler = replay.sampler("pairs", 32)
+    keys = np.unique(next(sampler).keys)
+    for number in range(5 * UPDATES_UNDER_WAY):
+        replay.update_priorities("pairs", keys, np.full(len(keys), number + 2.0))
+    assert replay.info("pairs").size == 4  # Asked after them, and answered so.
+    for _ in range(AHEAD + 1):  # What was drawn before they came.
+        batch = next(sampler)
+    assert np.all(batch.sample.info.priority == 5 * UPDATES_UNDER_WAY + 1.0)
+    host.stop()
+    for _ in range(UPDATES_UNDER_WAY):
+        replay.update_priorities("pairs", keys, np.ones(len(keys)))
+    with pytest.raises(errors.ReplayTimeoutError, match="no new priorities for 2 s"):
+        replay.update_priorities("pairs", keys, np.ones(len(keys)))
     replay.close()
 
 
