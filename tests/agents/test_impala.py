@@ -14,6 +14,7 @@ from agentkit.datasets import ReplayDataset
 from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment import ExperimentConfig, run
 from agentkit.experiment.policies.make_actor import make_actor, make_adder, make_loop
+from agentkit.learning import Linear
 from agentkit.replay import InProcessReplay
 from agentkit.testing.agent import AgentContract, Change
 from agentkit.testing.chain import Chain, learned, values
@@ -70,6 +71,24 @@ class _ImpalaContract(AgentContract):
 
     def make_agent(self, **settings: Any) -> Any:
         return impala.make_agent(impala.Config(**{**SMALL, **settings}))
+
+
+@pytest.mark.parametrize(
+    ("settings", "by_actors"),
+    [
+        ({}, True),
+        ({"normalize_observations": True}, False),
+        ({"normalize_values": True}, False),
+        ({"entropy_cost": Linear(0.1, 0.0, 100)}, False),
+    ],
+)
+def test_actors_compute_gradients_where_the_learner_alone_knows_nothing(
+    settings: dict[str, Any], by_actors: bool
+) -> None:
+    config = impala.Config(**{**SMALL, "normalize_observations": False, "normalize_values": False, **settings})
+    networks = impala.make_agent(config).make_networks(specs.make_environment_spec(envs.make("agentkit:catch", seed=0)))
+    update = impala.make_update(networks, impala.make_loss(networks, config), config)
+    assert (update.gradient is not None) is by_actors
 
 
 class _Pictures(EnvironmentWrapper):

@@ -31,6 +31,13 @@ def stacked(grads, *others):
     return ReplaySample((), data)
 
 
+def test_a_gradient_is_the_losss():
+    params = {"w": np.zeros(3, np.float32), "b": np.float32(0.0)}
+    batch = ReplaySample((), np.ones((2, 3), np.float32))  # Whose error is -1.
+    gradient = make_update().gradient(params, batch, jax.random.PRNGKey(0))
+    np.testing.assert_allclose(gradient["w"], [-2.0, -2.0, -2.0], rtol=1e-6)
+
+
 @pytest.mark.full
 def test_the_two_halves_make_the_whole():
     update = make_update()
