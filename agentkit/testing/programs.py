@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 
 def trace(function: Callable[..., Any], *args: Any) -> tuple[str, list[Any]]:
@@ -17,7 +17,31 @@ def trace(function: Callable[..., Any], *args: Any) -> tuple[str, list[Any]]:
     traced = jax.make_jaxpr(function)(*args)
     constants = [np.asarray(constant) for constant in _constants(traced)]
     # Functions that are parts of a program, such as rules of derivatives, are shown with their addresses.
-    return re.sub(r"0x[0-9a-f]+", "", str(traced)), [(x.dtype, x.shape, x.tobytes()) for x in constants]
+    text = re.sub(r"0x[0-9a-f]+", "", _text(traced, {}))
+    return text, [(x.dtype, x.shape, x.tobytes()) for x in constants]
+
+
+def _text(part: Any, numbers: dict[Any, int]) -> str:
+    """Returns a part of a program as text, its variables by their numbers; JAX takes as long to print as to trace."""
+    if isinstance(part, ClosedJaxpr):
+        part = part.jaxpr
+    if isinstance(part, Jaxpr):
+        lines = [_variables([*part.constvars, *part.invars], numbers)]
+        for equation in part.eqns:
+            read = _variables(equation.invars, numbers)
+            settings = [f"{name}={_text(value, numbers)}" for name, value in sorted(equation.params.items())]
+            written = _variables(equation.outvars, numbers)
+            lines.append(f"{written} = {equation.primitive} {read} {' '.join(settings)}")
+        return "\n".join([*lines, _variables(part.outvars, numbers)])
+    if isinstance(part, list | tuple):
+        return f"({', '.join(_text(each, numbers) for each in part)})"
+    return str(part)
+
+
+def _variables(variables: Sequence[Any], numbers: dict[Any, int]) -> str:
+    """Returns variables by number and type; literals, which cannot be hashed, by their values."""
+    shown = (v.val if isinstance(v, Literal) else numbers.setdefault(v, len(numbers)) for v in variables)
+    return " ".join(f"{name}:{v.aval}" for name, v in zip(shown, variables, strict=True))
 
 
 def _constants(program: Any) -> Iterator[Any]:
