@@ -31,7 +31,7 @@ def stacked(grads, *others):
     return ReplaySample((), data)
 
 
-def test_a_gradient_is_the_losss():
+def test_a_gradient_is_that_of_the_loss():
     params = {"w": np.zeros(3, np.float32), "b": np.float32(0.0)}
     batch = ReplaySample((), np.ones((2, 3), np.float32))  # Whose error is -1.
     gradient = make_update().gradient(params, batch, jax.random.PRNGKey(0))

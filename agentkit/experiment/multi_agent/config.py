@@ -18,7 +18,7 @@ from agentkit.envs.resumable import episode_seed
 from agentkit.errors import AgentkitError, ConfigError, OnNan, SaysWhatWasMeant, SpecError, unknown_name
 from agentkit.experiment.config import callback_record, identity
 from agentkit.experiment.config.codes import parse
-from agentkit.experiment.config.experiment_config import Seed, WhichCheckpoint
+from agentkit.experiment.config.experiment_config import REPLAYS, Seed, WhichCheckpoint
 from agentkit.experiment.config.logger_names import check_names
 from agentkit.experiment.config.recipes import check, encode
 from agentkit.experiment.runs.config_json import read_record
@@ -87,8 +87,6 @@ class Frozen(metaclass=SaysWhatWasMeant):
 
 CountStepsBy = Literal["environment", "agents"]
 
-AnyReplay = Literal["in_process", "served", "reverb"]
-
 PolicyOf = str | Mapping[AgentId, str] | Callable[[AgentId], str] | None
 
 
@@ -127,7 +125,7 @@ class MultiAgentConfig(metaclass=SaysWhatWasMeant):
     num_envs: Count | None = None
     on_device: bool = False
     count_steps_by: CountStepsBy = "environment"
-    replay: AnyReplay = "in_process"
+    replay: str = "in_process"
     seed: Seed = 0
     run_directory: str | pathlib.Path | None = None
     evaluation_period: CountFromZero | None = None
@@ -155,8 +153,8 @@ class MultiAgentConfig(metaclass=SaysWhatWasMeant):
     def __post_init__(self) -> None:
         """Refuses impossible settings."""
         check_ranges(self)
-        choices = {"on_nan": OnNan, "count_steps_by": CountStepsBy, "replay": AnyReplay}
-        for name, known in ((name, get_args(choice)) for name, choice in choices.items()):
+        choices = {"on_nan": get_args(OnNan), "count_steps_by": get_args(CountStepsBy), "replay": REPLAYS}
+        for name, known in choices.items():
             if getattr(self, name) not in known:
                 raise unknown_name(name, str(getattr(self, name)), known)
         if self.evaluation_period is not None and self.evaluation_episodes is None:

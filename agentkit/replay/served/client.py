@@ -209,14 +209,13 @@ class ServedReplay(base.Replay):
         deadline = time.monotonic() + self.default_timeout
         with as_replay_errors():
             self._wire.send(body)
-            while self._wire.num_waiting:
-                left = max(0.0, deadline - time.monotonic()) if self._wire.num_waiting > UPDATES_UNDER_WAY else 0.0
-                if self._wire.receive(left) is None and left == 0.0:
-                    break
-            if self._wire.num_waiting > UPDATES_UNDER_WAY:
-                raise WireTimeoutError(
-                    f"The server at {self.address} has taken no new priorities for {self.default_timeout:g} s."
-                )
+            while self._wire.num_waiting > UPDATES_UNDER_WAY:
+                if self._wire.receive(max(0.0, deadline - time.monotonic())) is None:
+                    raise WireTimeoutError(
+                        f"The server at {self.address} has taken no new priorities for {self.default_timeout:g} s."
+                    )
+            while self._wire.num_waiting and self._wire.receive(0.0) is not None:
+                pass
 
     def _why_late(self, tables: Sequence[str], seconds: float) -> ReplayTimeoutError:
         found = [f"{self.info(name)}, {self.tables[name].rate_limiter}" for name in tables]

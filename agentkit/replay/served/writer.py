@@ -153,8 +153,7 @@ class ServedWriter(base.Writer):
                 self._block = self._begin(0)
             self._block.add_step(leaves, self._starts)
             self._starts = False
-            if self._begun_at == math.inf:
-                self._begun_at = time.monotonic()
+            self._begun_at = min(self._begun_at, time.monotonic())
             self._num_steps += 1
             return self._num_steps - 1
 

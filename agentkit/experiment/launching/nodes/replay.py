@@ -10,7 +10,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from agentkit.experiment.launching.sharing.common import (
     newest_step,
     num_items,
 )
+from agentkit.experiment.multi_agent.config import MultiAgentConfig
 from agentkit.experiment.runs.resume_checks import ResumeError
 from agentkit.replay import Replay, Table
 from agentkit.specs import EnvironmentSpec
@@ -97,7 +98,7 @@ def replay_node(
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def backend_of(experiment: Any) -> Literal["served", "reverb"]:
+def backend_of(experiment: ExperimentConfig | MultiAgentConfig) -> str:
     """Returns what a replay node runs: "reverb" where the experiment names it, else "served".
 
     Raises:
