@@ -211,6 +211,13 @@ def test_too_many_compiled_programs_are_none_of_them_kept(tmp_path: pathlib.Path
         assert {path.name[0] for path in kept.iterdir()} == set(expected)
 
 
+def test_a_machine_that_compiles_slowly_is_slower(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiers.os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    for name in ("_COMPILE_SECONDS", "_OLD_COMPILE_SECONDS"):
+        monkeypatch.setattr(tiers, name, getattr(tiers, name) / 20)
+    assert tiers.slowness() > 5.0
+
+
 def test_a_machine_whose_cores_others_want_is_slower(monkeypatch):
     monkeypatch.setenv("PYTEST_XDIST_WORKER_COUNT", "500")
     monkeypatch.setattr(tiers.os, "getloadavg", lambda: (2_000.0, 0.0, 0.0))

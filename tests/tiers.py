@@ -5,10 +5,10 @@ first. Limits on processor time, of one test and of all, keep the landing tier l
 that is slower today is measured first, by work that takes a known time.
 """
 
-import math
 import os
 import time
 
+import numpy as np
 import pytest
 
 TEST_SECONDS = 10.0
@@ -20,23 +20,51 @@ TIER_SECONDS = 1200.0
 LEFT = pytest.StashKey[list[str]]()
 """Of a session's config: the tests that were selected, and left to ``--full``."""
 
-_WORK_SECONDS = 0.18
-_WORK_SIZE = 1_500_000
+_COMPILE_SECONDS = 0.2
+_OLD_COMPILE_SECONDS = 0.12
+"""Seconds of processor time that ``_compile`` takes on an idle machine, and where jax is of 2024, as beside Reverb."""
 
 
 def slowness() -> float:
     """Returns how many times slower than an idle CI machine this one is just now, at least 1.
 
-    Where others want its cores, too, threads that wait for one another cost more: beside two busy loops a test took 10
-    and 19 s of processor time that takes 6. So it is also slower by the processes that are more than the cores and the
-    workers of this session.
+    What is timed is compiling, which tests do most: in slow minutes of a virtual machine memory is slow and arithmetic
+    is not, so that tests took three times as long as ever and a loop over square roots exactly as long. Where others
+    want its cores, too, threads that wait for one another cost more: beside two busy loops a test took 10 and 19 s of
+    processor time that takes 6. So it is also slower by the processes that are more than the cores and the workers of
+    this session.
     """
+    import jax  # Only where something was dear: few of these processes load jax for it.
+
+    _compile()  # The first prepares what is not compiling: modules, the compiler itself.
     start = time.process_time()
-    total = 0.0
-    for number in range(_WORK_SIZE):
-        total += math.sqrt(number)
+    for _ in range(3):
+        _compile()
+    seconds = (time.process_time() - start) / 3
+    idle = _OLD_COMPILE_SECONDS if jax.__version__.startswith("0.4.") else _COMPILE_SECONDS
     own = max(os.cpu_count() or 1, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
-    return max(1.0, (time.process_time() - start) / _WORK_SECONDS) * max(1.0, os.getloadavg()[0] / own)
+    return max(1.0, seconds / idle) * max(1.0, os.getloadavg()[0] / own)
+
+
+def _compile() -> None:
+    """Compiles a program that no cache has, and leaves none in one."""
+    import jax
+    import jax.numpy as jnp
+
+    unlike_any = time.time() % 1
+
+    def loss(weights: jax.Array, inputs: jax.Array) -> jax.Array:
+        for _ in range(4):
+            inputs = jnp.tanh(inputs @ weights + unlike_any)
+        return jnp.sum(inputs**2)
+
+    zeros = np.zeros((8, 8), np.float32)
+    kept_from = jax.config.jax_persistent_cache_min_compile_time_secs
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 1e9)
+    try:
+        jax.jit(jax.value_and_grad(loss)).lower(zeros, zeros).compile()
+    finally:
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", kept_from)
 
 
 def add_option(parser: pytest.Parser) -> None:
