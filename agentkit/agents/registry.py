@@ -21,7 +21,8 @@ class About(NamedTuple):
 
     Attributes:
         actions: the action spaces that it takes; others it refuses. "joint" are several at once: multi-discrete ones,
-            and tuples and dictionaries of all kinds; "team" a discrete one of each agent of a team (`networks.team`).
+            and tuples and dictionaries of all kinds; "team" one of each agent of a team (`networks.team`): a
+            discrete one, or with "continuous team" also continuous ones.
         data: "off-policy", or "on-policy" for what learns from each step once; "offline" for what is made for data
             that stay as they are, and can go on off-policy.
         recurrent: whether its policy has a memory, or can be given one.
@@ -54,6 +55,7 @@ _AGENTS = {
     "impala": About(ALL_ACTIONS, "on-policy", recurrent=True),
     "iql": _OFFLINE_CONTINUOUS,
     "iqn": _DISCRETE,
+    "maddpg": About(("team", "continuous team"), "off-policy"),
     "mappo": About(("team",), "on-policy"),
     "mpo": _CONTINUOUS,
     "munchausen_dqn": _DISCRETE,

@@ -6,6 +6,7 @@ axis ``[B, N, ...]``, in the order of their sorted ids.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -15,12 +16,13 @@ import numpy as np
 
 from agentkit import specs
 from agentkit.errors import SpecError
+from agentkit.networks.action_mask import refuse_action_mask
 from agentkit.networks.torsos import Torso
 from agentkit.specs import ILLEGAL_VALUE
 from agentkit.types import Array, Nest
 
 Head = Callable[[Array, Nest, int], Array]
-"""``(features [M, F], the agents' own observations [M, ...], their number of actions) -> outputs [M, K]``."""
+"""``(features [M, F], the agents' own observations [M, ...], their `num_outputs`) -> outputs [M, K]``."""
 
 
 class Team(NamedTuple):
@@ -28,13 +30,48 @@ class Team(NamedTuple):
 
     Attributes:
         ids: N names.
-        actions: the spec of each one's choice.
+        actions: the spec of each one's choice, or of its continuous actions ``[A]`` in [-1, 1].
         kinds: positions of agents that are alike, in tuples: they observe and choose by equal specs.
     """
 
     ids: tuple[str, ...]
-    actions: tuple[specs.DiscreteArray, ...]
+    actions: tuple[specs.DiscreteArray | specs.BoundedArray, ...]
     kinds: tuple[tuple[int, ...], ...]
+
+    @property
+    def num_outputs(self) -> int:
+        """K, the most that an agent has of choices or of continuous actions."""
+        return max(map(num_outputs, self.actions))
+
+    @property
+    def chooses(self) -> np.ndarray:
+        """Whether each agent makes one choice, bool ``[N]``; else its actions are continuous."""
+        return np.array([isinstance(spec, specs.DiscreteArray) for spec in self.actions])
+
+    @property
+    def used(self) -> np.ndarray:
+        """Which of K numbers each agent's actions have, bool ``[N, K]``."""
+        return np.array([np.arange(self.num_outputs) < num_outputs(spec) for spec in self.actions])
+
+    def vectors(self, actions: Mapping[str, Array]) -> jax.Array:
+        """Returns actions by id as ``[B, N, K]``: choices one-hot, and zeros where an agent has fewer numbers."""
+
+        def vector(spec: specs.Array, action: Array) -> Array:
+            if isinstance(spec, specs.DiscreteArray):
+                return jax.nn.one_hot(action, self.num_outputs)
+            return jnp.pad(action, ((0, 0), (0, self.num_outputs - action.shape[1])))
+
+        each = zip(self.ids, self.actions, strict=True)
+        return jnp.stack([vector(spec, actions[agent]) for agent, spec in each], axis=1)
+
+    def from_vectors(self, vectors: Array) -> dict[str, Array]:
+        """Returns vectors ``[N, K]`` as the environment's action, by id: of choices the largest number's."""
+
+        def action(spec: specs.Array, vector: Array) -> Array:
+            found = jnp.argmax(vector) if isinstance(spec, specs.DiscreteArray) else vector[: num_outputs(spec)]
+            return found.astype(spec.dtype)
+
+        return {agent: action(self.actions[i], vectors[i]) for i, agent in enumerate(self.ids)}
 
     def choices(self, actions: Mapping[str, Array]) -> jax.Array:
         """Returns actions by id, ``[B]`` each, as int32 ``[B, N]``."""
@@ -45,28 +82,37 @@ class Team(NamedTuple):
         return {agent: choices[i].astype(self.actions[i].dtype) for i, agent in enumerate(self.ids)}
 
 
-def team_of(environment_spec: specs.EnvironmentSpec, agent: str) -> Team:
+def num_outputs(action: specs.Array) -> int:
+    """Returns how many numbers a network gives for an agent's action: one for each choice, or each continuous one."""
+    return action.num_values if isinstance(action, specs.DiscreteArray) else math.prod(action.shape)
+
+
+def team_of(environment_spec: specs.EnvironmentSpec, agent: str, continuous: bool = False) -> Team:
     """Reads who is in a team off an environment's specs.
 
     Args:
         environment_spec: of the team.
         agent: who needs it, for the error.
+        continuous: whether agents may have continuous actions, too.
 
     Raises:
-        SpecError: it is no team, or an agent of it has actions that are not one discrete choice.
+        SpecError: it is no team, or an agent of it has other actions.
     """
     observations, actions = environment_spec.observations, environment_spec.actions
     seen = observations.get("agents") if isinstance(observations, Mapping) else None
     if not isinstance(seen, Mapping) or not isinstance(actions, Mapping) or seen.keys() != actions.keys() or not seen:
         raise SpecError(
-            f"{agent} needs a team: observations {{'agents': {{id: observation}}}} and one discrete action for each of "
-            f"the same ids; found observations {specs.in_words(observations)!s:.150} and actions "
+            f"{agent} needs a team: observations {{'agents': {{id: observation}}}} and an action for each of the "
+            f"same ids; found observations {specs.in_words(observations)!s:.150} and actions "
             f"{specs.in_words(actions)!s:.150}. agentkit.envs.multi_agent.team.TeamEnvironment makes a team of several "
             "agents; for one agent take dqn or ppo."
         )
     ids = tuple(sorted(seen))
     for name in ids:
-        if not isinstance(actions[name], specs.DiscreteArray):
+        if continuous and not isinstance(actions[name], specs.DiscreteArray):
+            specs.canonical_action_size(actions[name], f"{agent}'s agent {name!r}")
+            refuse_action_mask(seen[name])
+        elif not isinstance(actions[name], specs.DiscreteArray):
             raise SpecError(
                 f"{agent} needs one discrete action (a dm_env DiscreteArray) of each agent, found "
                 f"{specs.in_words(actions[name])!s:.150} of {name!r}."
@@ -91,7 +137,7 @@ def of_each_agent(team: Team, observation: Nest, torso: Torso, head: Head) -> ja
         head: from features to outputs.
 
     Returns:
-        Outputs ``[B, N, K]``; where kinds have fewer, `specs.ILLEGAL_VALUE` fills up to the most.
+        Outputs ``[B, N, K]``; where agents have fewer, `specs.ILLEGAL_VALUE` fills up to the most.
     """
     identities = np.eye(len(team.ids), dtype=np.float32)
     found: dict[int, Array] = {}
@@ -102,7 +148,7 @@ def of_each_agent(team: Team, observation: Nest, torso: Torso, head: Head) -> ja
         batch = features.shape[0] // len(kind)
         identity = np.repeat(identities[list(kind)], batch, axis=0)  # [n B, N]
         features = jnp.concatenate([features, identity], axis=-1)
-        outputs = head(features, own, team.actions[kind[0]].num_values)
+        outputs = head(features, own, num_outputs(team.actions[kind[0]]))
         found.update(zip(kind, jnp.split(outputs, len(kind)), strict=True))
     most = max(outputs.shape[-1] for outputs in found.values())
 

@@ -34,7 +34,7 @@ class Watched:
         """Takes a step."""
         if len(self._actions) >= self._die_at:
             raise KilledError
-        self._actions.append(np.array(tree.flatten(action)))
+        self._actions.append(np.concatenate([np.ravel(leaf) for leaf in tree.flatten(action)]))
         return self._environment.step(action)
 
 

@@ -33,7 +33,7 @@ CONTINUOUS = (
     "tqc",
 )  # fmt: skip
 ON_POLICY = ("a2c", "impala", "mappo", "npg", "ppo", "pqn", "reinforce", "trpo")
-TEAMS = ("mappo", "qmix")
+TEAMS = ("maddpg", "mappo", "qmix")
 SEQUENCES = {"sequence_length": 8, "sequence_period": 4, "min_replay_size": 4}
 # A setting that was renamed stands here under both names: each commit takes the one it knows.
 OF_AN_AGENT: dict[str, dict[str, Any]] = {

@@ -1,6 +1,6 @@
 """Small games of several agents that act together, for teams of them."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import dm_env
 import numpy as np
@@ -68,6 +68,54 @@ class Hints(MultiAgentEnvironment):
             )
             for agent, count in _NUM_ACTIONS.items()
         }
+
+
+class Dials(MultiAgentEnvironment):
+    """Three agents set what each is shown, for four steps: dial two numbers, knob one, and switch one of two.
+
+    A number's reward is 1 minus its distance, the switch's 1 or 0, so that 16 is perfect, in sum of all.
+    """
+
+    _SHOWN: ClassVar = {"dial": 2, "knob": 1, "switch": 1}
+
+    def __init__(self, seed: int):
+        self.reseed(seed)
+
+    def reseed(self, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
+
+    def reset(self) -> dict[str, dm_env.TimeStep]:
+        self._step = 0
+        self._draw()
+        return {agent: dm_env.restart(shown) for agent, shown in self._shown.items()}
+
+    def step(self, action: dict[str, Any]) -> dict[str, dm_env.TimeStep]:
+        self._step += 1
+        rewards = {
+            "dial": 2.0 - float(np.sum(np.abs(action["dial"] - self._shown["dial"]))),
+            "knob": 1.0 - float(np.abs(action["knob"] - self._shown["knob"])[0]),
+            "switch": float(action["switch"] == (self._shown["switch"][0] > 0)),
+        }
+        self._draw()
+        ended = dm_env.termination if self._step == 4 else dm_env.transition
+        return {agent: ended(reward, self._shown[agent]) for agent, reward in rewards.items()}
+
+    def _draw(self) -> None:
+        self._shown = {name: self._rng.uniform(-1, 1, size).astype(np.float32) for name, size in self._SHOWN.items()}
+
+    def agent_specs(self) -> dict[str, specs.EnvironmentSpec]:
+        def spec(name: str, size: int) -> specs.EnvironmentSpec:
+            shown = specs.BoundedArray((size,), np.float32, -1, 1, name)
+            scalar = specs.Array((), np.float32)
+            return specs.EnvironmentSpec(
+                shown, specs.DiscreteArray(2, np.int32, name) if name == "switch" else shown, scalar, scalar
+            )
+
+        return {name: spec(name, size) for name, size in self._SHOWN.items()}
+
+
+def make_dials(seed: int) -> TeamEnvironment:
+    return TeamEnvironment(Dials(seed))
 
 
 def make_hints(seed: int, strict: bool = False) -> TeamEnvironment:

@@ -11,6 +11,7 @@ SPACES = {
     "discrete": specs.DiscreteArray(3, dtype=np.int32, name="action"),
     "continuous": specs.BoundedArray((2,), np.float32, -1.0, 1.0, name="action"),
     "team": {"a": specs.DiscreteArray(3, dtype=np.int32), "b": specs.DiscreteArray(2, dtype=np.int32)},
+    "continuous team": {"a": specs.DiscreteArray(3, np.int32), "b": specs.BoundedArray((2,), np.float32, -1.0, 1.0)},
     "joint": {"turn": specs.DiscreteArray(3, dtype=np.int32), "push": specs.BoundedArray((2,), np.float32, -1.0, 1.0)},
 }
 
@@ -23,7 +24,7 @@ def test_an_agent_takes_the_action_spaces_that_are_named_and_no_other(name, spac
     spec = specs.EnvironmentSpec({"agents": {"a": seen, "b": seen}}, SPACES[space], scalar, scalar)
     agent = registry.make(name)
     takes = registry.about(name).actions
-    if space in takes or (space == "team" and "joint" in takes):  # Its actions are a dictionary, too.
+    if space in takes or (space.endswith("team") and "joint" in takes):  # Its actions are a dictionary, too.
         agent.make_networks(spec)
         return
     with pytest.raises(AgentkitError, match=r"(?is)(expected|takes|needs|wants).*found"):
