@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import agentkit
-from agentkit.agents import dqn
+from agentkit.agents import dqn, ppo
 from agentkit.cli import main
 from agentkit.cli.looking import watch
 from agentkit.cli.training.several import new_several
@@ -163,6 +163,20 @@ def test_words_of_each_command_say_what_is_run(words, expected):
     plan = new_several(arguments, command)
     assert plan.num_steps == 2_000 and plan.policy_of == "shared"
     assert {name: getattr(plan, name) for name in expected} == expected
+
+
+def test_a_preset_gives_steps_and_settings_and_what_is_said_wins(capsys):
+    words = ["train", "ppo", "--env", "jaxmarl:MPE_simple_spread_v3", "--policies", "shared"]
+    plan = new_several(parse(words), "train")
+    assert (plan.num_steps, plan.num_envs, plan.policies.config.segment_length) == (2_000_000, 16, 128)
+    assert "Preset for jaxmarl:MPE_simple_spread_v3: segment_length=128" in capsys.readouterr().out
+    plan = new_several(parse([*words, "--steps", "5k", "--num-envs", "2", "--set", "segment_length=32"]), "train")
+    assert (plan.num_steps, plan.num_envs, plan.policies.config.segment_length) == (5_000, 2, 32)
+    assert "Yours instead: segment_length, num_envs." in capsys.readouterr().out
+    bare = new_several(parse([*words, "--steps", "5k", "--preset", "none"]), "train")
+    assert bare.num_envs is None and bare.policies.config == ppo.Config() and capsys.readouterr().out == ""
+    with pytest.raises(ConfigError, match="--steps is missing"):
+        new_several(parse([*words, "--preset", "none"]), "train")
 
 
 def test_settings_of_the_environment_stand_beside_the_runs_own(tmp_path):

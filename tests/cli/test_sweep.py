@@ -6,6 +6,7 @@ from agentkit.cli import main
 from agentkit.cli.training.new_run import new_experiment
 from agentkit.cli.training.sweep_file import make_plan, read_sweep_file
 from agentkit.cli.words.parser import parse
+from agentkit.loggers import read_csv
 
 FILE = """
 agent = "dqn"
@@ -66,6 +67,54 @@ def test_intervals_are_whole_where_the_setting_is(tmp_path):
     )
     plan = make_plan(read_sweep_file(write(tmp_path, text.replace('"grid"', '"random"\ntrials = 2'))), None)
     assert plan.space["set.n_step"].whole and not plan.space["set.discount"].whole
+
+
+SEVERAL = """
+agent = "dqn"
+env = "agentkit:tic_tac_toe"
+policies = "each"
+steps = 60
+
+[set]
+hidden_sizes = [8]
+min_replay_size = 10
+batch_size = 4
+
+[sweep]
+method = "grid"
+return_of = "second"
+
+[search.set]
+learning_rate = [1e-3, 1e-2]
+"""
+
+
+def test_a_sweep_of_several_agents_judges_by_the_return_of_one(tmp_path, capsys):
+    """Of a game for two that one loses what the other wins: in sum all trials are alike."""
+    assert main(["sweep", str(write(tmp_path, SEVERAL)), "--out", str(tmp_path)]) == 0
+    folder = tmp_path / "sweep-mine"
+    rows = [line.split(",") for line in (folder / "results.csv").read_text().splitlines()[1:]]
+    assert len(rows) == 2
+    for number, row in enumerate(rows):
+        _, table = read_csv(folder / f"trial-{number:04}" / "seed0" / "logs" / "evaluation.csv")
+        assert row[1] == "complete" and float(row[2]) == pytest.approx(float(table[-1]["episode_return/second"]))
+        assert float(table[-1]["episode_return"]) == 0.0
+    assert "agentkit train dqn --env agentkit:tic_tac_toe --policies each" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"second"', '"secund"', "Unknown agent in return_of 'secund'. Did you mean 'second'"),
+        ('policies = "each"\n', "", "several agents"),
+        ('"agentkit:tic_tac_toe"\npolicies = "each"', '"agentkit:catch"', "return_of = 'second' is of several"),
+        ('"each"\n', '"each"\nworkers = 2\n', "--workers is not for several agents"),
+    ],
+)
+def test_a_file_of_several_agents_that_says_what_cannot_be_is_refused(tmp_path, capsys, old, new, message):
+    assert old in SEVERAL
+    assert main(["sweep", str(write(tmp_path, SEVERAL.replace(old, new))), "--out", str(tmp_path / "runs")]) == 2
+    assert message in capsys.readouterr().err and not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def test_every_row_is_possible_and_says_its_source(preset):
         rows = plan.batch_size * experiment.agent.experience.segment_length
         assert rows % agent.config.num_minibatches == 0
     assert preset.source.startswith(("docs/results/", "RL Baselines3 Zoo", "CleanRL", "github.com/"))
-    known = ("atari", "gymnasium", "envpool", "dm_control", "dm_control_pixels", "bsuite")
+    known = ("atari", "gymnasium", "envpool", "dm_control", "dm_control_pixels", "bsuite", "jaxmarl", "team")
     assert all(name.split(":")[0] in known for name in preset.environments)
 
 
@@ -39,14 +39,16 @@ def test_every_row_is_found(preset):
         assert find(preset.agent, pattern.replace("*", "5")) is preset
 
 
-OURS = [preset for preset in PRESETS if preset.source in ("docs/results/mujoco.md", "docs/results/cartpole.md")]
+PAGES = [f"docs/results/{name}.md" for name in ("mujoco", "cartpole", "several_agents")]
+OURS = [preset for preset in PRESETS if preset.source in PAGES]
 
 
 @pytest.mark.parametrize("preset", OURS, ids=label)
 def test_presets_of_ours_are_the_commands_of_their_pages(preset, request):
     """So their returns are the page's: the settings and the number of environments are the same, to the last one."""
     page = (request.config.rootpath / preset.source).read_text()
-    command = next(line for line in page.splitlines() if line.startswith(f"agentkit train {preset.agent} "))
+    commands = [line for line in page.splitlines() if line.startswith(f"agentkit train {preset.agent} ")]
+    command = next((line for line in commands if f"--env {preset.environments[0]} " in line), commands[0])
     words = parse(shlex.split(command.replace("ENVIRONMENT", "CartPole").replace("SEED", "0"))[1:])
     config_class = registry.config_class(preset.agent)
     theirs = config_class(**parse_settings(words.set or [], config_class, preset.agent))

@@ -14,7 +14,7 @@ from agentkit import ports
 from agentkit.cli.screen import command_line, say
 from agentkit.cli.summary import finish
 from agentkit.cli.training.new_run import changes_of_resumed, in_new_folder, is_of_several, new_experiment
-from agentkit.cli.training.several import new_several, refuse_of_one_agent
+from agentkit.cli.training.several import new_several, refuse_of_one_agent, tell_agents
 from agentkit.cli.values.callbacks import callbacks_for_resumed_run
 from agentkit.errors import ConfigError, missing_extra
 
@@ -64,6 +64,7 @@ def launch(arguments: argparse.Namespace) -> int:
         )
     if several:
         plan = new_several(arguments, "launch")
+        tell_agents(plan)
     else:
         plan = new_experiment(arguments, "launch", **chosen_replay(arguments))
     from agentkit import experiment

@@ -98,7 +98,7 @@ def new_experiment(arguments: argparse.Namespace, command: str, **settings: Any)
     check_fit(plan)
     if arguments.show_config:
         show_config(plan, arguments)
-    tell_preset(preset, plan, arguments.env if arguments.preset in (None, "auto") else arguments.preset)
+    tell_preset(preset, plan.agent, plan, arguments)
     return plan
 
 

@@ -20,6 +20,7 @@ from agentkit.cli.values.environments import (
 )
 from agentkit.cli.values.fields import parse_settings
 from agentkit.cli.values.loggers import parse_loggers
+from agentkit.cli.values.presets import choose_preset, tell_preset
 from agentkit.errors import ConfigError, SpecError
 
 # What there is not for several agents yet, or has no meaning for them: options by their names, and why.
@@ -34,7 +35,6 @@ _REFUSED = (
     (("evaluate_samples",), "evaluations play by the policies to be judged by"),
     (("keep_best", "best_score"), "it keeps one policy; checkpoints hold all"),
     (("config", "show_config"), "files of options describe one agent"),
-    (("preset",), "there are none for several agents; give settings with --set"),
 )
 _FIELDS = {
     "seed": "seed",
@@ -62,6 +62,7 @@ def train_several(arguments: argparse.Namespace) -> int:
     """
     seeds = None if arguments.seeds is None else take_seeds(arguments)
     plan = new_several(arguments, "train")
+    tell_agents(plan)
     if seeds is not None:
         return start_group(plan, seeds, arguments)
     plan, folder = in_new_folder(plan, arguments)
@@ -84,7 +85,7 @@ def new_several(arguments: argparse.Namespace, command: str) -> Any:
         UnknownNameError: for an unknown agent, environment or setting.
     """
     refuse_of_one_agent(arguments)
-    for name, value in (("AGENT", arguments.agent), ("--env", arguments.env), ("--steps", arguments.steps)):
+    for name, value in (("AGENT", arguments.agent), ("--env", arguments.env)):
         if value is None:
             raise ConfigError(
                 f"{name} is missing. Example: agentkit {command} dqn --env pettingzoo:classic/tictactoe_v3 --policies "
@@ -97,22 +98,29 @@ def new_several(arguments: argparse.Namespace, command: str) -> Any:
     imports = import_packages(arguments.imports)
     settings = parse_settings(arguments.set or [], registry.config_class(arguments.agent), arguments.agent)
     environment = find_several(arguments)
-    agent = registry.make(arguments.agent, settings, find_torso(arguments))
+    environment_settings = parse_environment_settings(arguments.env_set, environment)
+    preset, num_steps = choose_preset(arguments, command), arguments.steps
     given = {field: getattr(arguments, name, None) for name, field in _FIELDS.items()}  # Some are of one command.
+    if preset is not None:
+        num_steps = num_steps or preset.num_steps
+        settings = preset.settings_for(num_steps) | settings
+        environment_settings = {**preset.environment_settings, **environment_settings}
+        given["num_envs"] = given["num_envs"] or preset.num_envs
+    agent = with_addons(registry.make(arguments.agent, settings, find_torso(arguments)), arguments.normalize or ())
     plan = experiment.MultiAgentConfig(
-        with_addons(agent, arguments.normalize or ()),
+        agent,
         environment,
-        arguments.steps,
+        num_steps,
         arguments.policies,
         parse_opponents(arguments.opponents),
-        environment_settings=parse_environment_settings(arguments.env_set, environment),
+        environment_settings=environment_settings,
         loggers=parse_loggers(arguments.log, imports) or (),
         callbacks=changed_callbacks((), arguments),
         progress=True,
-        **{"checkpoint_period": max(arguments.steps // 10, 1)}
+        **{"checkpoint_period": max(num_steps // 10, 1)}
         | {field: value for field, value in given.items() if value is not None},
     )
-    check_several(plan)
+    tell_preset(preset, agent, plan, arguments)
     return plan
 
 
@@ -167,8 +175,14 @@ def refuse_of_one_agent(arguments: argparse.Namespace) -> None:
                 )
 
 
-def check_several(plan: Any) -> None:
-    """Finds an environment that does not exist or suit the agent before a run folder is made.
+def tell_agents(plan: Any) -> None:
+    """Prints who plays and by how many policies; what does not fit is refused before a run folder is made."""
+    plays = find_agents(plan)
+    say(f"{len(plays)} agents by {len(set(plays.values()))} policies: {', '.join(plays)}")
+
+
+def find_agents(plan: Any) -> dict[str, str]:
+    """Returns the policy of each agent of an environment, which is made for it.
 
     Raises:
         ConfigError: it does not suit, or does not take the arguments given.
@@ -178,7 +192,6 @@ def check_several(plan: Any) -> None:
 
     try:
         with refusing_settings(name_of(plan.environment), plan.environment_settings):
-            plays = check_policies(dataclasses.replace(plan, run_directory=None))
+            return dict(check_policies(dataclasses.replace(plan, run_directory=None)))
     except SpecError as error:
         raise ConfigError(str(error)) from error
-    say(f"{len(plays)} agents by {len(set(plays.values()))} policies: {', '.join(plays)}")

@@ -10,10 +10,11 @@ from typing import Any
 
 from agentkit.cli.interrupts import INTERRUPTED
 from agentkit.cli.screen import command_line, say
+from agentkit.cli.training.several import find_agents
 from agentkit.cli.training.sweep_file import SweepFile, make_plan, read_sweep_file, text_of
 from agentkit.cli.values.environments import import_packages
 from agentkit.cli.words.parser import parse
-from agentkit.errors import AgentkitError, ConfigError, missing_extra
+from agentkit.errors import AgentkitError, ConfigError, missing_extra, unknown_name
 
 _MAX_ROWS = 20
 
@@ -40,9 +41,12 @@ def sweep(arguments: argparse.Namespace) -> int:
 
     def make_experiment(parameters: Mapping[str, Any]) -> Any:
         from agentkit.cli.training.new_run import new_experiment
+        from agentkit.cli.training.several import new_several
 
         named = [word for package in imports for word in ("--import", package)]
         trained = parse(["train", *file.words(parameters), *named])
+        if trained.policies is not None:
+            return new_several(trained, "train")
         replay = "in_process" if trained.replay is None else trained.replay
         return new_experiment(trained, "train", replay=replay)
 
@@ -66,7 +70,13 @@ def sweep(arguments: argparse.Namespace) -> int:
 def _check_first(file: SweepFile, plan: Any) -> None:
     """Builds one experiment of the sweep, so that what no trial could do is refused before there is a folder."""
     try:
-        plan.make_experiment(plan.corners()[0])
+        experiment = plan.make_experiment(plan.corners()[0])
+        if hasattr(experiment, "policies"):
+            agents = find_agents(experiment)
+            if plan.return_of is not None and plan.return_of not in agents:
+                raise unknown_name("agent in return_of", plan.return_of, agents)
+        elif plan.return_of is not None:
+            raise ConfigError(f"sweep.return_of = {plan.return_of!r} is of several agents (policies). Leave it out.")
     except AgentkitError as error:
         raise type(error)(f"{file.path}: {error}") from error
 

@@ -19,7 +19,18 @@ from agentkit.cli.words.options import positive
 from agentkit.cli.words.parser import options
 from agentkit.errors import AgentkitError, ConfigError, unknown_name
 
-_SWEEP_KEYS = ("method", "trials", "seeds", "jobs", "metric", "pruner", "startup_trials", "prune_after", "seed")
+_SWEEP_KEYS = (
+    "method",
+    "trials",
+    "seeds",
+    "jobs",
+    "metric",
+    "return_of",
+    "pruner",
+    "startup_trials",
+    "prune_after",
+    "seed",
+)
 _INTERVAL_KEYS = ("low", "high", "log", "num")
 _NOT_IN_A_FILE = ("help", "seed", "seeds", "jobs", "out", "resume", "profile", "jax_trace", "import")
 _TABLES = ("set", "env_set")
@@ -126,7 +137,7 @@ def make_plan(file: SweepFile, make_experiment: Any) -> Any:
         described.pop("num_trials", None)
         key = {name: value for name, value in described.items() if name not in ("fixed", "search")}
         key |= {**file.fixed, "search": file.search}
-        on_device = bool(file.fixed.get("on_device", False))
+        on_device = bool(file.fixed.get("on_device", False)) and "policies" not in file.fixed
         return SweepPlan(space, make_experiment, on_device=on_device, key=key, **settings)
     except AgentkitError as error:
         raise type(error)(f"{file.path}: {error}") from error

@@ -35,11 +35,12 @@ def choose_preset(arguments: argparse.Namespace, command: str) -> Any:
     return found
 
 
-def tell_preset(preset: Any, plan: Any, environment: str) -> None:
+def tell_preset(preset: Any, agent: Any, plan: Any, arguments: argparse.Namespace) -> None:
     """Prints in one line the settings that a run has from a preset, and how to leave it out."""
     from agentkit.experiment.config import presets
 
-    if line := presets.announcement(preset, plan, environment, value_text):
+    environment = arguments.env if arguments.preset in (None, presets.AUTO) else arguments.preset
+    if line := presets.announcement(preset, agent.config, plan.num_steps, plan.num_envs, environment, value_text):
         say(f"{line} --preset none for bare defaults.")
 
 

@@ -18,6 +18,7 @@ _MUJOCO = "docs/results/mujoco.md"
 _CARTPOLE = "docs/results/cartpole.md"
 _TABLE = "docs/results/table.md"
 _BSUITE = "docs/results/bsuite.md"
+_SEVERAL = "docs/results/several_agents.md"
 _ZOO = "RL Baselines3 Zoo 22e3ff2, hyperparams/{}.yml"
 _CLEANRL = "CleanRL, ppo_continuous_action.py and its table for dm_control"
 _DRQ = "github.com/denisyarats/drq, config.yaml"
@@ -52,7 +53,7 @@ class Preset:
         settings: fields of the agent's `Config`; a `Falling` becomes a schedule of the run's length.
         num_envs: environments that an actor steps together; None for one.
         environment_settings: arguments of the environment.
-        wrappers: functions ``environment -> environment``.
+        wrappers: functions ``environment -> environment``; none where there are several agents.
     """
 
     agent: str
@@ -271,4 +272,27 @@ PRESETS = (
     Preset("ddpg", _ROBOTS, _MUJOCO, 200_000, _LATER_START),
     Preset("mpo", _ROBOTS, _MUJOCO, 200_000, {"updates_per_step": 0.125}),
     Preset("trpo", _ROBOTS, _MUJOCO, 1_000_000, {"segment_length": 16, "initial_std": 0.6}, num_envs=64),
+    # Several agents, and teams
+    Preset(
+        "ppo",
+        ("jaxmarl:MPE_simple_spread_v3",),
+        _SEVERAL,
+        2_000_000,
+        {
+            "segment_length": 128,
+            "num_epochs": 4,
+            "num_minibatches": 4,
+            "hidden_sizes": (64, 64),
+            "learning_rate": 7e-4,
+        },
+        num_envs=16,
+    ),
+    Preset(
+        "mappo",
+        ("team:jaxmarl:MPE_simple_spread_v3",),
+        _SEVERAL,
+        2_000_000,
+        {"discount": 0.95, "segment_length": 128},
+        num_envs=16,
+    ),
 )

@@ -11,7 +11,6 @@ from typing import Any
 
 from agentkit.agents import registry
 from agentkit.errors import unknown_name
-from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.config.preset_table import PRESETS, Falling, Preset
 from agentkit.wrappers.registry import name_of
 
@@ -80,20 +79,32 @@ def summary(preset: Preset, num_steps: int, text: Callable[[Any], str] = str) ->
 
 
 def announcement(
-    preset: Preset | None, experiment: ExperimentConfig, environment: object, text: Callable[[Any], str] = str
+    preset: Preset | None,
+    config: Any,
+    num_steps: int,
+    num_envs: int | None,
+    environment: object,
+    text: Callable[[Any], str] = str,
 ) -> str:
     """Returns the line that a run begins with: the preset, and which of its settings are the user's own instead.
 
     It is empty where the preset is None or has nothing but the defaults.
+
+    Args:
+        preset: that was chosen.
+        config: the agent's settings, as they are.
+        num_steps: of the run.
+        num_envs: of an actor.
+        environment: whose preset it is.
+        text: writes a setting's value.
     """
     if preset is None or not (preset.settings or preset.num_envs or preset.environment_settings or preset.wrappers):
         return ""
-    config = experiment.agent.config
-    values = preset.settings_for(experiment.num_steps).items()
+    values = preset.settings_for(num_steps).items()
     own = [name for name, value in values if getattr(config, name) != value]
-    own += ["num_envs"] if preset.num_envs not in (None, experiment.num_envs) else []
+    own += ["num_envs"] if preset.num_envs not in (None, num_envs) else []
     yours = f" Yours instead: {', '.join(own)}." if own else ""
-    return f"Preset for {_name_of(environment)}: {summary(preset, experiment.num_steps, text)}.{yours}"
+    return f"Preset for {_name_of(environment)}: {summary(preset, num_steps, text)}.{yours}"
 
 
 def _name_of(environment: Any) -> str:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from agentkit.agents.common.ranges import Count, CountFromZero, check_ranges, whole
 from agentkit.errors import ConfigError, unknown_name
 from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.experiment.multi_agent.config import MultiAgentConfig
 from agentkit.experiment.sweeps.seeds import check_seeds
 from agentkit.experiment.sweeps.space import Choice, Interval, Parameters, Space
 
@@ -30,22 +31,24 @@ class SweepPlan:
         num_trials: trials in all; None for a whole grid.
         seeds: of each trial, whose value is the mean over them.
         metric: of the evaluations' returns, the greater the better: the "last", the "best" or their "mean".
+        return_of: the agent whose returns these are, of several agents; None for the sum of all.
         pruner: which trials of "tpe" are given up early: those below the "median" of the others at the same step, all
             but the best quarter at each of several "halving" rungs, or "none".
         startup_trials: of "tpe", before which Optuna draws at random and nothing is given up.
         prune_after: environment steps of a run before which nothing is given up.
         seed: what is drawn follows from it.
         on_device: whether all runs train together in one compiled program (`ExperimentConfig.on_device`), and so begin
-            together; of "grid" and "random".
+            together; of "grid" and "random", and not of several agents, whose runs have a program each.
         key: describes all of this as plain values, to compare with what is in the folder.
     """
 
     space: Space
-    make_experiment: Callable[[Parameters], ExperimentConfig]
+    make_experiment: Callable[[Parameters], ExperimentConfig | MultiAgentConfig]
     method: str = "random"
     num_trials: Count | None = None
     seeds: Sequence[int] = (0,)
     metric: str = "last"
+    return_of: str | None = None
     pruner: str = "median"
     startup_trials: CountFromZero = 5
     prune_after: CountFromZero = 0

@@ -6,6 +6,7 @@ import contextlib
 import csv
 import dataclasses
 import io
+import itertools
 import os
 import pathlib
 import time
@@ -14,9 +15,11 @@ from typing import NamedTuple, Protocol, final
 
 import numpy as np
 
-from agentkit.errors import AgentkitError, ConfigError
+from agentkit.errors import AgentkitError, ConfigError, unknown_name
 from agentkit.experiment.checks.short_runs import warnings_of
 from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.experiment.multi_agent.config import MultiAgentConfig
+from agentkit.experiment.multi_agent.judging.evaluation import RETURN_OF
 from agentkit.experiment.sweeps.jobs import FAILED as JOB_FAILED
 from agentkit.experiment.sweeps.jobs import (
     OUTPUT_FILE,
@@ -120,7 +123,11 @@ def run_sweep(
         MissingExtraError: the method is "tpe" and Optuna is not installed.
     """
     if plan.on_device:
-        check_together([plan.make_experiment(parameters) for parameters in plan.corners()], jobs)
+        corners = [plan.make_experiment(parameters) for parameters in plan.corners()]
+        of_one_agent = [experiment for experiment in corners if isinstance(experiment, ExperimentConfig)]
+        if len(of_one_agent) < len(corners):
+            raise ConfigError("on_device: runs of several agents have a program each. Leave it out of the SweepPlan.")
+        check_together(of_one_agent, jobs)
     folder = SweepFolder(pathlib.Path(directory))
     suggester = make_suggester(plan, folder)
     threads = share_of_threads(jobs)
@@ -248,8 +255,10 @@ class _Sweep:
         self._active[record.number] = trial
         return trial
 
-    def _tell_of_short_runs(self, number: int, experiment: ExperimentConfig) -> None:
+    def _tell_of_short_runs(self, number: int, experiment: ExperimentConfig | MultiAgentConfig) -> None:
         """Says what will not happen in a trial's runs, since they are short; once where it is the same in others."""
+        if isinstance(experiment, MultiAgentConfig):
+            return
         new = [line for line in warnings_of(experiment) if line not in self._said]
         self._said.update(new)
         for line in new:
@@ -270,7 +279,7 @@ class _Sweep:
         """Reports new evaluations; gives the trial up where they are poor."""
         if trial.error or trial.pruned_by is not None:
             return
-        evaluations = [read_evaluations(job.directory) for job in trial.jobs]
+        evaluations = self._evaluations(trial)
         finished = [is_finished(job) for job in trial.jobs]
         for step, value in reports(evaluations, finished, trial.jobs[0].experiment.num_steps):
             if step <= trial.reported:
@@ -280,6 +289,19 @@ class _Sweep:
                 trial.pruned_by = value
                 self._give_up(trial)
                 return
+
+    def _evaluations(self, trial: _Trial) -> list[list[dict[str, float]]]:
+        """Returns each seed's evaluations, whose ``episode_return`` is what the sweep judges by."""
+        records = [read_evaluations(job.directory) for job in trial.jobs]
+        if (agent := self._plan.return_of) is None:
+            return records
+        for record in itertools.chain(*records):
+            name = f"{RETURN_OF}{agent}"
+            if name not in record:
+                agents = [each.removeprefix(RETURN_OF) for each in record if each.startswith(RETURN_OF)]
+                raise unknown_name("agent in return_of", agent, agents)
+            record["episode_return"] = record[name]
+        return records
 
     def _end(self, trial: _Trial, stopping: bool) -> None:
         """Writes how a trial ended, if it has."""
@@ -295,7 +317,7 @@ class _Sweep:
             record = dataclasses.replace(record, state=PRUNED, value=trial.pruned_by)
             self._watcher.message(f"trial {number} given up at return {trial.pruned_by:.1f}")
         elif all(is_finished(job) for job in trial.jobs):
-            value = metric_of([read_evaluations(job.directory) for job in trial.jobs], self._plan.metric)
+            value = metric_of(self._evaluations(trial), self._plan.metric)
             record = dataclasses.replace(record, state=COMPLETE, value=value)
             self._watcher.message(f"trial {number} finished with {self._plan.metric} return {value:.1f}")
         if record.state != BEGUN:

@@ -23,7 +23,8 @@ from agentkit.multi_agent_loop import MultiAgentLoop
 from agentkit.types import AgentId
 from agentkit.wrappers.film import Camera, Film
 
-_RETURN = "episode_return/"
+RETURN_OF = "episode_return/"
+"""Of a record: before an agent id, the name of that agent's return."""
 
 
 @final
@@ -119,10 +120,10 @@ class MultiAgentEvaluator:
 
 def summarise_agents(records: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Returns the means of episodes' records, as `MultiAgentEvaluator.run` says."""
-    agents = [name.removeprefix(_RETURN) for name in records[0] if name.startswith(_RETURN)]
-    by_agent = np.array([[record[_RETURN + agent_id] for agent_id in agents] for record in records])
+    agents = [name.removeprefix(RETURN_OF) for name in records[0] if name.startswith(RETURN_OF)]
+    by_agent = np.array([[record[RETURN_OF + agent_id] for agent_id in agents] for record in records])
     summary = summarise(records)
-    summary |= {_RETURN + agent_id: float(mean) for agent_id, mean in zip(agents, by_agent.mean(axis=0), strict=True)}
+    summary |= {RETURN_OF + agent_id: float(mean) for agent_id, mean in zip(agents, by_agent.mean(axis=0), strict=True)}
     if len(agents) > 1:
         highest = by_agent == by_agent.max(axis=1, keepdims=True)
         wins = (highest & (highest.sum(axis=1, keepdims=True) == 1)).mean(axis=0)
