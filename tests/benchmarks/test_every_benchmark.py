@@ -44,7 +44,7 @@ SHORT = (
     "parts/parts.py --quick --only parameters checkpoints memory",
     "parts/variables.py",
     "workers.py --rounds 1 --seconds 1 --only asleep",
-    pytest.param("parts/actors.py --actors 1 --seconds 1", marks=pytest.mark.reverb),
+    pytest.param("parts/launched.py sleeping --actors 1 --seconds 1", marks=pytest.mark.reverb),
     pytest.param("parts/reverb_rates.py --rounds 1 --seconds 0.1", marks=pytest.mark.reverb),
     pytest.param(
         "parts/served_rates.py --kinds small --selectors prioritised --rounds 1 --seconds 0.1", marks=pytest.mark.reverb
