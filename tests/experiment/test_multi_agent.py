@@ -375,7 +375,6 @@ def test_a_group_of_seeds_goes_on(tmp_path):
         (["--workers", "2", "--num-envs", "2"], "--workers is not for several agents"),
         (["--on-device"], "it is none of several agents that is written in JAX"),
         (["--jobs", "2"], "--jobs is of --seeds"),
-        (["--preset", "auto"], "--preset is not for several agents"),
         (["--wrapper", "step_limit(max_steps=3)"], "--wrapper is not for several agents"),
     ],
 )

@@ -50,7 +50,7 @@ def changes(made: Any, change: Change) -> list[tuple[str, Any]]:
             return jax.tree.map(change, outputs), state
 
         return [("whose step returns", made._replace(step=step))]
-    if parts := {"logits", "predict", "q_values", "behaviour"} & set(made._fields):
+    if parts := {"logits", "outputs", "predict", "q_values", "behaviour"} & set(made._fields):
         return [
             (f"whose {part} returns", made._replace(**{part: after(getattr(made, part), change)}))
             for part in sorted(parts)

@@ -24,7 +24,7 @@ from agentkit.types import Nest, ReplaySample, SampleInfo
 _KEY = jax.ShapeDtypeStruct((2,), np.uint32)
 _PACKAGE = Path(__file__).resolve().parents[2]
 _NUM_QUANTILES = 8
-_METHODS = ("apply", "logits", "q_values", "behaviour")
+_METHODS = ("apply", "logits", "outputs", "q_values", "behaviour")
 
 
 def check_own_networks(name: str, agent: Agent[Any], spec: specs.EnvironmentSpec, networks: Any) -> None:
