@@ -155,9 +155,8 @@ def main() -> None:
         for replay in replays:
             row = launched(experiment_of(SLEEPING, replay), num_actors, options.seconds, warm=20)
             each = row["steps_per_second"] / num_actors
-            tell(
-                part="sleeping", replay=replay, actors=num_actors, of_linear=each / one.setdefault(replay, each), **row
-            )
+            row["of_linear"] = each / one.setdefault(replay, each)
+            tell(part="sleeping", replay=replay, actors=num_actors, **row)
     for name, made in LEARNERS.items() if "learners" in options.parts else ():
         alone = in_one_process(made, options.seconds, _WARM_UPDATES)
         tell(part="learners", agent=name, replay="in one process", updates_per_second=alone)
