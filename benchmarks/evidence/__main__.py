@@ -4,9 +4,10 @@
     AGENTKIT_EVIDENCE=~/evidence python -m benchmarks.evidence run   # the next one, and so on
     python -m benchmarks.evidence tables
 
-``run`` works at the lowest priority on one core. SIGTERM lets it save and end, and its next start goes on from there;
-to pause it for a measurement, stop its whole process group (``kill -STOP -- -PID``, later ``-CONT``). It appends a line
-to docs/results/records.jsonl for each run that ended. A run that failed is tried again at the next start.
+``run`` works at the lowest priority on one core. SIGTERM, to it or to its process group, lets it save and end, and its
+next start goes on from there; to pause it for a measurement, stop the whole group (``kill -STOP -- -PID``, later
+``-CONT``). It appends a line to docs/results/records.jsonl for each run that ended. A run that failed is tried again at
+the next start.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import argparse
 import os
 import pathlib
 
+from agentkit.errors import AgentkitError
 from benchmarks.evidence.plan import ROOT, read_records, read_runs
 
 FOLDER = "AGENTKIT_EVIDENCE"
@@ -25,7 +27,15 @@ def main() -> int:
     """Runs a command; returns its exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=("list", "run", "tables"))
-    command = parser.parse_args().command
+    try:
+        return _do(parser.parse_args().command)
+    except AgentkitError as error:  # Such as LockedError: another queue is at work there.
+        raise SystemExit(f"benchmarks.evidence: {error}") from None
+    except OSError as error:  # Such as a full disk.
+        raise SystemExit(f"benchmarks.evidence: {error}. Mend that and start again: what is trained is kept.") from None
+
+
+def _do(command: str) -> int:
     if command == "run":
         from benchmarks.evidence import queue
 

@@ -11,6 +11,9 @@ import tomllib
 from collections.abc import Iterable
 from typing import Any
 
+from agentkit.loggers.csv import replace_file
+from agentkit.loggers.jsonl import read_jsonl
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PLAN = ROOT / "benchmarks" / "evidence.toml"
 DOCS = ROOT / "docs" / "results"
@@ -82,6 +85,11 @@ class Run:
         words += [] if self.num_envs is None else ["--num-envs", str(self.num_envs)]
         return words + [word for setting in self.settings for word in ("--set", setting)]
 
+    def options(self) -> list[str]:
+        """Returns the options that it is trained with, wherever its folder and its data lie."""
+        words = self.words("FOLDER", self.data)
+        return [" ".join(pair) for pair in zip(words[2::2], words[3::2], strict=True)]
+
     def command(self) -> str:
         """Returns the command that a user types for any environment and seed that it was run with."""
         words = dataclasses.replace(self, environment="ENVIRONMENT").words("FOLDER")
@@ -96,7 +104,7 @@ class Record:
     Attributes:
         run: what was trained.
         evaluations: pairs of a step and the mean return of `NUM_EPISODES` episodes there, in order.
-        processor_hours: of one core, evaluations included.
+        processor_hours: of one core, evaluations included, but without the parts that a kill -9 has ended.
         versions: of Python and the packages.
         commit: of agentkit; None for runs from before the queue, which it repeats.
     """
@@ -116,15 +124,27 @@ class Record:
 
 
 def read_records(path: pathlib.Path = RECORDS) -> dict[str, Record]:
-    """Returns the records by their runs' names; of two of one name the later one."""
+    """Returns the records by their runs' names, of two of one name the later one; a last line cut off is left out."""
     fields = {field.name for field in dataclasses.fields(Run)}
     found = {}
-    for line in path.read_text().splitlines():
-        values = json.loads(line)
+    for values in read_jsonl(path):
         run = {key: values.pop(key) for key in list(values) if key in fields}
         run["settings"] = tuple(run.get("settings", ()))
         found[Run(**run).name] = Record(Run(**run), **values)
     return found
+
+
+def append(path: pathlib.Path, line: str) -> None:
+    """Appends a line, whole or not at all, in the place of a last one that was cut off.
+
+    Raises:
+        OSError: there is no room for it; the file is as it was.
+    """
+    before = path.read_bytes() if path.exists() else b""
+    try:
+        replace_file(path, before[: before.rfind(b"\n") + 1] + line.encode())
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def read_runs(path: pathlib.Path = PLAN) -> list[Run]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import functools
 import json
 import os
@@ -17,7 +16,9 @@ from types import FrameType
 import agentkit
 from agentkit.child import die_with, environment_of_child
 from agentkit.experiment.runs.lock import run_lock
-from benchmarks.evidence.plan import RECORDS, ROOT, Record, Run, read_records, read_runs
+from agentkit.loggers.csv import read_csv
+from agentkit.loggers.jsonl import read_jsonl
+from benchmarks.evidence.plan import RECORDS, ROOT, Record, Run, append, read_records, read_runs
 
 AGENTKIT = [sys.executable, "-m", "agentkit.cli"]
 NUM_DATA_EPISODES = 100
@@ -33,7 +34,7 @@ class Queue:
     """Trains runs in processes of their own, in a folder outside of the repository.
 
     ``runs/NAME`` is a run's folder; beside it ``NAME.log`` has all that it printed, and ``NAME.parts.jsonl`` a line for
-    each time that it was trained until it ended or was stopped.
+    each time that it was begun or resumed, with commit and options, and another for its end, with processor seconds.
     """
 
     def __init__(self, folder: pathlib.Path, runs: list[Run], records: pathlib.Path = RECORDS):
@@ -50,16 +51,20 @@ class Queue:
         self.stopping = False
 
     def stop(self, number: int, frame: FrameType | None) -> None:
-        """Handles SIGTERM and SIGINT: lets the run save, which goes on at the next start, and then ends."""
+        """Handles SIGTERM, SIGINT and SIGHUP: lets the run save, which goes on at the next start, and then ends."""
         self.stopping = True
-        # A terminal has sent Ctrl-C to the training, too, and a second one would stop it at once.
+        # A signal to the whole group has reached the training, too, and a second one would end it at once. SIGHUP never
+        # counts as a second one; Ctrl-C, which a terminal sends to the group, is not passed on, so that two end it.
         if self._child is not None and number != signal.SIGINT:
-            self._child.send_signal(signal.SIGTERM)
+            self._child.send_signal(signal.SIGHUP)
 
     def work(self) -> int:
         """Does what is missing, in order; returns how many runs failed, each of which is tried once."""
-        failed = 0
-        for run in missing(self._all, self._records):
+        failed, to_do = 0, self._to_do()
+        for run in self._all:
+            if run not in to_do:  # Whoever recorded it may have been killed then.
+                self._clean(run)
+        for run in to_do:
             if self.stopping:
                 break
             try:
@@ -69,11 +74,19 @@ class Queue:
                 print(f"{run.name}: {error}; see {self._beside(run, '.log')}", flush=True)
                 continue
             if record is not None:
-                with open(self._records, "a") as file:
-                    file.write(record.line())
-                shutil.rmtree(self._runs / run.file_name / "checkpoints")  # With replay: they fill the disk.
+                append(self._records, record.line())
+                self._clean(run)
                 print(f"{run.name}: {record.evaluations[-1][1]} in {record.processor_hours} hours", flush=True)
         return failed
+
+    def _to_do(self) -> list[Run]:
+        """Returns the missing runs, and those that made the episodes they need, where these are not in this folder."""
+        left = missing(self._all, self._records)
+        lacking = {run.data for run in left if run.data is not None and not self._data(run.data).exists()}
+        return [run for run in self._all if run in left or run.name in lacking]
+
+    def _clean(self, run: Run) -> None:
+        shutil.rmtree(self._runs / run.file_name / "checkpoints", ignore_errors=True)  # With replay: many gigabytes.
 
     def _beside(self, run: Run, suffix: str) -> pathlib.Path:
         return self._runs / f"{run.file_name}{suffix}"
@@ -87,18 +100,22 @@ class Queue:
 
         Raises:
             CalledProcessError: a command failed.
-            ValueError: the run ended early, or the data are not there that it learns from.
+            ValueError: the run ended early, its folder has another one, or the data are not there that it learns from.
         """
-        folder = self._runs / run.file_name
+        folder, parts = self._runs / run.file_name, self._beside(run, ".parts.jsonl")
         data = None if run.data is None else self._data(run.data)
         if data is not None and not data.exists():
-            raise ValueError(f"its data are of {run.data}, which has not ended")
+            raise ValueError(f"its data are made at the end of {run.data}, which has not ended")
         words = run.words(str(folder), str(data))
-        if (folder / "config.json").exists():
+        if any(folder.glob("checkpoints/*")):
+            _check_same(run, folder, parts)
             words = [words[0], "--resume", str(folder)]
+        else:  # It begins anew, and what was before does not count.
+            shutil.rmtree(folder, ignore_errors=True)
+            parts.unlink(missing_ok=True)
+        append(parts, json.dumps({"commit": commit(), "options": run.options()}) + "\n")
         code, seconds = self._execute(run, words)
-        with open(self._beside(run, ".parts.jsonl"), "a") as file:
-            file.write(json.dumps({"commit": commit(), "processor_seconds": seconds}) + "\n")
+        append(parts, json.dumps({"processor_seconds": seconds}) + "\n")
         if self.stopping:
             return None
         if code != 0:
@@ -107,9 +124,9 @@ class Queue:
         if any(other.data == run.name for other in self._all):
             words = ["export", str(folder), "--episodes", str(NUM_DATA_EPISODES), "--explore"]
             file = self._beside(run, ".hdf5")
-            if not file.exists() and self._execute(run, [*words, "--out", str(file)])[0] != 0:
+            if not file.exists() and self._execute(run, [*words, "--out", str(file)])[0] != 0 and not self.stopping:
                 raise ValueError("its episodes could not be exported")
-        return record
+        return None if self.stopping else record
 
     def _execute(self, run: Run, words: list[str]) -> tuple[int, float]:
         """Runs a command of agentkit; returns its exit code, and the processor seconds it took."""
@@ -121,27 +138,46 @@ class Queue:
                 stderr=log,
                 stdin=subprocess.DEVNULL,
                 env=environment_of_child(),
-                preexec_fn=functools.partial(die_with, os.getpid()),
+                preexec_fn=functools.partial(_become_child, os.getpid()),
             )
             if self.stopping:  # The signal came before there was a child to tell.
-                self._child.terminate()
+                self._child.send_signal(signal.SIGHUP)
             code = self._child.wait()
         self._child = None
         return code, _children_seconds() - before
 
     def _record(self, run: Run, folder: pathlib.Path) -> Record:
-        with open(folder / "logs" / "evaluation.csv", newline="") as file:
-            rows = [(int(float(row["steps"])), float(row["episode_return"])) for row in csv.DictReader(file)]
-        if rows[-1][0] < run.steps:
-            raise ValueError(f"expected {run.steps:,} steps, found a last evaluation at {rows[-1][0]:,}")
-        parts = [json.loads(line) for line in self._beside(run, ".parts.jsonl").read_text().splitlines()]
+        log = folder / "logs" / "evaluation.csv"
+        found = read_csv(log)[1] if log.exists() else []  # A full disk may have taken it.
+        rows = [(int(float(row["steps"])), float(row["episode_return"])) for row in found]
+        last = rows[-1][0] if rows else 0
+        if last < run.steps:
+            raise ValueError(f"expected {run.steps:,} steps, found {last:,} evaluated. Delete {folder} to repeat it")
+        parts = read_jsonl(self._beside(run, ".parts.jsonl"))
         return Record(
             run,
             evaluations=[[step, round(value, 2)] for step, value in rows],
-            processor_hours=round(sum(part["processor_seconds"] for part in parts) / 3_600, 3),
+            processor_hours=round(sum(part.get("processor_seconds", 0.0) for part in parts) / 3_600, 3),
             versions=json.loads((folder / "config.json").read_text())["versions"],
-            commit="+".join(dict.fromkeys(part["commit"] for part in parts)),
+            commit="+".join(dict.fromkeys(part["commit"] for part in parts if "commit" in part)),
         )
+
+
+def _check_same(run: Run, folder: pathlib.Path, parts: pathlib.Path) -> None:
+    """Refuses to go on with a folder that was begun with other options: ``config.json`` has only the last command."""
+    first = next(iter(read_jsonl(parts)), {}) if parts.exists() else {}
+    begun, now = set(first.get("options", ["options that were not noted"])), set(run.options())
+    if begun != now:
+        old, new = (" ".join(sorted(options)) or "nothing there" for options in (begun - now, now - begun))
+        raise ValueError(
+            f"evidence.toml has {new}, and {folder} was begun with {old}. Give the new settings a variant, or delete "
+            "that folder to begin anew"
+        )
+
+
+def _become_child(parent: int) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup has it ignored, and the queue asks by it to save.
+    die_with(parent)
 
 
 def _children_seconds() -> float:
@@ -150,10 +186,19 @@ def _children_seconds() -> float:
 
 
 def commit() -> str:
-    """Returns the repository's commit, with "-changed" where agentkit differs from it."""
-    git = functools.partial(subprocess.run, cwd=ROOT, check=True, capture_output=True, text=True)
-    changed = git(["git", "status", "--porcelain", "--", "agentkit"]).stdout
-    return git(["git", "rev-parse", "--short=10", "HEAD"]).stdout.strip() + "-changed" * bool(changed)
+    """Returns the repository's commit, with "-changed" where agentkit differs from it.
+
+    Raises:
+        OSError: there is no git, or it does not know.
+    """
+
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise OSError(f"git {words[0]}: {done.stderr.strip()}")
+        return done.stdout.strip()
+
+    return git("rev-parse", "--short=10", "HEAD") + "-changed" * bool(git("status", "--porcelain", "--", "agentkit"))
 
 
 def run(folder: pathlib.Path) -> int:
@@ -166,6 +211,7 @@ def run(folder: pathlib.Path) -> int:
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     with run_lock(folder):
         queue = Queue(folder, read_runs())
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, queue.stop)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # As nohup has it.
+                signal.signal(number, queue.stop)
         return int(queue.work() > 0)
