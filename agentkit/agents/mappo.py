@@ -15,6 +15,7 @@ Differences from the paper:
   * Agents that have terminated are seen as zeros, and count in the values only (the paper's death masking).
   * Episodes that are cut off bootstrap; the paper's code ends them. Where they are much shorter than 1 / (1 - discount)
     steps, values take long to get there, and the policy follows their lag: take a smaller discount (0.95 for 25 steps).
+  * The step size is 5e-4, the default of the authors' code; their scripts for MPE have 7e-4.
   * An update has 2,048 rows at least where no `segment_length` says otherwise; the paper's has 3,200 in MPE.
 """
 
