@@ -17,7 +17,7 @@ import agentkit
 from agentkit import adders, checkpoint, core, experiment
 from agentkit.actors import ActorIndex
 from agentkit.agents import Agent, ReplayConfig, Transitions, dqn
-from agentkit.agents.addons import with_rnd
+from agentkit.agents.addons import View, with_gail, with_normalization, with_rnd, with_views
 from agentkit.core import BatchPlan
 from agentkit.distributed import ProgramError
 from agentkit.envs.catch import Catch
@@ -328,6 +328,21 @@ def test_an_agents_own_update_may_stand_beside_a_learner_and_no_other(name: str)
     for changed in (with_rnd(module.make_agent()), module.make_agent(**own)):
         with pytest.raises(ConfigError, match=r"make_update: found .* and a make_learner, which learns without it"):
             check(changed)
+
+
+@pytest.mark.parametrize("box", ["make_actor", "make_learner"])
+def test_an_add_on_keeps_the_boxes_of_the_agent_that_it_is_put_around(box: str) -> None:
+    own: Any = {"make_actor": QActor, "make_learner": QLearner}[box]
+    agent = dataclasses.replace(dqn.make_agent(dqn.Config(n_step=1)), **{box: own}, make_extras_spec=lambda spec: ())
+    rewarded = with_normalization(agent, observations=False, rewards=True)
+    for changed in (with_rnd(agent), with_gail(agent, "demonstrations.hdf5"), rewarded):
+        assert (getattr(changed, box), changed.make_extras_spec) == (getattr(agent, box), agent.make_extras_spec)
+    for show in (with_normalization, lambda agent: with_views(agent, {"last": View("observation", -1)})):
+        if box == "make_actor":
+            with pytest.raises(ConfigError, match="make_actor: an actor of the agent's own sees the environment's"):
+                show(agent)
+        else:
+            assert show(agent).make_learner is agent.make_learner
 
 
 def test_an_agent_says_at_once_which_box_it_lacks() -> None:

@@ -99,12 +99,10 @@ def with_gail(
     if not isinstance(demonstrations, str | pathlib.Path):
         demonstrations = tuple(demonstrations)
         _check_episodes(demonstrations)
-    return Agent(
-        agent.config,
-        agent.experience,
-        MakeNetworks(agent.make_networks),
-        MakePolicy(agent.make_policy),
-        MakeUpdate(agent.make_update, demonstrations, Config() if config is None else config),
+    return agent.with_parts(
+        make_networks=MakeNetworks(agent.make_networks),
+        make_policy=MakePolicy(agent.make_policy),
+        make_update=MakeUpdate(agent.make_update, demonstrations, Config() if config is None else config),
     )
 
 

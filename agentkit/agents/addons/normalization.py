@@ -73,12 +73,12 @@ def with_normalization(
         raise ConfigError("Expected observations=True or rewards=True, found neither. Leave the normalisation out.")
     _check_not_normalized(agent, observations)
     config = Config() if config is None else config
-    return Agent(
-        agent.config,
-        agent.experience,
-        MakeNetworks(agent.make_networks),
-        MakePolicy(agent.make_policy, observations, config),
-        MakeUpdate(agent.make_update, observations, rewards, config),
+    if observations:
+        agent.refuse_own_actor("normalised observations")
+    return agent.with_parts(
+        make_networks=MakeNetworks(agent.make_networks),
+        make_policy=MakePolicy(agent.make_policy, observations, config),
+        make_update=MakeUpdate(agent.make_update, observations, rewards, config),
     )
 
 

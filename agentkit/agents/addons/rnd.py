@@ -71,12 +71,10 @@ def with_rnd(agent: Agent[AgentNetworks], config: Config | None = None) -> Agent
         agent: one that learns from transitions, segments or sequences, on- or offline.
         config: of the intrinsic reward; None for the defaults.
     """
-    return Agent(
-        agent.config,
-        agent.experience,
-        MakeNetworks(agent.make_networks),
-        MakePolicy(agent.make_policy),
-        MakeUpdate(agent.make_update, Config() if config is None else config),
+    return agent.with_parts(
+        make_networks=MakeNetworks(agent.make_networks),
+        make_policy=MakePolicy(agent.make_policy),
+        make_update=MakeUpdate(agent.make_update, Config() if config is None else config),
     )
 
 

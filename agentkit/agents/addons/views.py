@@ -47,12 +47,12 @@ def with_views(agent: Agent[AgentNetworks], views: Mapping[str, View]) -> Agent[
             such column.
     """
     declared = Views.from_mapping(views)
-    return Agent(
-        agent.config,
-        _with_reach(agent.experience, declared.reach),
-        MakeNetworks(agent.make_networks, declared),
-        MakePolicy(agent.make_policy, declared),
-        MakeUpdate(agent.make_update, declared),
+    agent.refuse_own_actor("views")
+    return agent.with_parts(
+        experience=_with_reach(agent.experience, declared.reach),
+        make_networks=MakeNetworks(agent.make_networks, declared),
+        make_policy=MakePolicy(agent.make_policy, declared),
+        make_update=MakeUpdate(agent.make_update, declared),
     )
 
 

@@ -172,6 +172,22 @@ class Agent(Generic[Networks]):
         """Makes an adder for the data that the environment and the policy emit; see `Experience.make_adder`."""
         return self.experience.make_adder(replay, environment_spec, self._extras_spec(environment_spec), num_envs)
 
+    def with_parts(self, **parts: Any) -> Agent[Any]:
+        """Returns this agent with other parts, of other networks too; an actor and a learner of its own stay."""
+        return dataclasses.replace(self, **parts)
+
+    def refuse_own_actor(self, what: str) -> None:
+        """Refuses what is shown to the policy alone, where an actor of the agent's own would act without it.
+
+        Raises:
+            ConfigError: the agent has a `make_actor`.
+        """
+        if self.make_actor is not None:
+            raise ConfigError(
+                f"make_actor: an actor of the agent's own sees the environment's observations, and its policy would "
+                f"see {what}. Let the environment show them (a wrapper), or leave one of the two out."
+            )
+
     def _extras_spec(self, environment_spec: EnvironmentSpec) -> Nest:
         columns = dict(environment_spec.columns)
         if self.make_extras_spec is not None:
