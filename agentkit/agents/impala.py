@@ -204,7 +204,7 @@ def estimate(
     log_ratio = jnp.where(mask > 0, log_prob - extras.log_prob, 0.0)
     discount = config.discount * discount.astype(jnp.float32)
     segments = Trajectories(reward.astype(jnp.float32), discount, mean + std * outputs, mask, log_ratio)
-    vtrace = estimate_targets(segments, config)
+    vtrace = estimate_targets(jax.lax.stop_gradient(segments), config)  # One's own estimator may not do so itself.
     return Estimates(distribution, outputs[:, :-1], log_prob, log_ratio, vtrace, mask)
 
 

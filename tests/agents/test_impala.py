@@ -214,6 +214,25 @@ def test_the_learner_sees_the_probabilities_that_the_actor_saw(name: str, core_s
     assert training.learn(training.next_batch())["kl"] > 1e-5
 
 
+@pytest.mark.full
+def test_ones_own_targets_are_no_part_of_the_gradient() -> None:
+    training = Training("agentkit:catch", None)
+    networks, config, batch = training.networks, training.agent.config, training.next_batch()
+
+    def of_one_step(segments: impala.Trajectories, config: impala.Config) -> impala.losses.VTrace:
+        target = segments.reward + segments.discount * segments.values[:, 1:]
+        return impala.losses.VTrace(target, target - segments.values[:, :-1])
+
+    def stopped(segments: impala.Trajectories, config: impala.Config) -> impala.losses.VTrace:
+        return jax.lax.stop_gradient(of_one_step(segments, config))
+
+    def gradient(estimator: impala.EstimateTargets) -> Any:
+        loss = impala.make_loss(networks, config, estimator)
+        return jax.jit(jax.grad(lambda params: loss(params, (), batch, KEY).loss))(training.params)
+
+    jax.tree.map(np.testing.assert_array_equal, gradient(of_one_step), gradient(stopped))
+
+
 def by_hand(networks: Any, config: impala.Config, params: Any, data: Any) -> dict[str, float]:
     """Losses of one segment: networks stepped one by one, V-trace by its recursion over each episode alone."""
     T = config.segment_length
