@@ -70,7 +70,8 @@ class StepCheck:
         if self._choices:
             self._look_at_choices(observation, step)
         if self._scalars:
-            if type(reward) not in _NUMBERS or not -self._most <= reward <= self._most:
+            # As Python's float: numpy casts a bound of float64 to the float32 that it is compared with, to infinity.
+            if type(reward) not in _NUMBERS or not -self._most <= float(reward) <= self._most:
                 self._look_at_reward(reward, step_type == FIRST, action, step)
             if type(discount) not in _NUMBERS or not 0.0 <= discount <= 1.0:
                 self._look_at_discount(discount, step_type == FIRST, step)

@@ -13,7 +13,7 @@ from agentkit.envs.step_check import StepCheck
 from agentkit.errors import NonFiniteError, NonFiniteWarning, UnknownNameError
 from agentkit.experiment import ExperimentConfig, OfflineConfig, evaluate
 from agentkit.learning.finite import all_finite
-from agentkit.specs import make_environment_spec
+from agentkit.specs import Array, make_environment_spec
 from tests.experiment import faulty
 
 pytestmark = pytest.mark.both_stacks
@@ -134,6 +134,16 @@ def test_a_warning_is_said_once_of_each_leaf(recwarn):
     for _ in range(3):
         check(dm_env.transition(np.inf, np.full(2, np.nan, np.float32)), np.zeros(2, np.float32), 1)
     assert len(recwarn.list) == 2
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, float])
+@pytest.mark.parametrize("promised", [np.float32, np.float64])
+def test_an_infinite_reward_is_seen_whatever_number_it_is(promised, kind):
+    spec = make_environment_spec(envs.make("agentkit:point_mass"))
+    check = StepCheck(spec._replace(rewards=Array((), promised)))
+    check(dm_env.transition(kind(1), np.zeros(2, np.float32)))
+    with pytest.raises(NonFiniteError, match="reward is -inf"):
+        check(dm_env.transition(kind("-inf"), np.zeros(2, np.float32)))
 
 
 def test_numbers_whose_squares_overflow_are_finite():
