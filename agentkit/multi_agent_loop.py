@@ -186,6 +186,12 @@ class MultiAgentLoop:
             raise self._broken(agent_id, "found MID as its first time step, expected FIRST")
         if turn is not None and timestep.first():
             raise self._broken(agent_id, "found FIRST although it has not ended, expected MID or LAST")
+        if timestep.first() and any(leaf is not None and np.any(leaf) for leaf in tree.flatten(timestep.reward)):
+            raise self._broken(
+                agent_id,
+                f"found FIRST with the reward {timestep.reward}, from which nobody would learn; expected None. What "
+                "falls before an agent's first turn belongs to no action of its own",
+            )
         if not timestep.last():
             leaves = tree.flatten(timestep.observation) if self._masks[agent_id] else ()
             if any(not np.any(leaves[i]) for i in self._masks[agent_id]):

@@ -178,6 +178,7 @@ ACTS = first(1)
         ([{"a": ACTS, "b": ACTS}, {"a": last(0.0, 1)}], "the episode ended without a LAST time step of b"),
         ([{"a": ACTS}, {"nobody": ACTS, "a": last(0.0, 1)}], "of 'nobody', of whom agent_specs"),
         ([{"a": last(0.0, 1)}, {}], "an episode in which nobody is to act"),
+        ([{"a": ACTS._replace(reward=5.0)}], "of agent 'a': found FIRST with the reward 5.0, from which nobody"),
     ],
 )
 def test_an_environment_that_breaks_a_rule_is_refused(script, message):

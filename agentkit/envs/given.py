@@ -37,7 +37,7 @@ def find(name: str) -> Any:
         UnknownNameError: the module has no such name; proposes the nearest one.
     """
     module, colon, path = name.partition(":")
-    prefixes.refuse_several_agents(module.partition(".")[0])
+    prefixes.refuse_several_agents(name)
     if not colon or not path or module in prefixes.prefixes() or not _is_module(module):
         return name
     return import_callable(name, "environment", "class or function")
@@ -180,8 +180,8 @@ def _given(environment: Any, seed: int, settings: Mapping[str, Any], shared: boo
     if isinstance(environment, JaxEnvironment):
         return environment  # It keeps nothing.
     if is_instance(environment):
-        return _copied(environment, shared)
-    return _called(environment, seed, settings, num_envs)
+        return copied(environment, shared)
+    return called(environment, seed, settings, num_envs)
 
 
 def _is_vector(made: Any) -> bool:
@@ -221,7 +221,12 @@ def _wrap_resumable(made: Any, seed: int, wrappers: Sequence[Wrapper]) -> Any:
     return made
 
 
-def _copied(instance: Any, shared: bool) -> Any:
+def copied(instance: Any, shared: bool = True) -> Any:
+    """Returns a copy of an environment, or itself where it cannot be copied and none other is needed.
+
+    Raises:
+        ConfigError: it cannot be copied, and is `shared`.
+    """
     try:
         return copy.deepcopy(instance)
     except Exception as error:  # Whatever its own class raises.
@@ -234,7 +239,13 @@ def _copied(instance: Any, shared: bool) -> Any:
         ) from error
 
 
-def _called(make_one: Callable[..., Any], seed: int, settings: Mapping[str, Any], num_envs: int | None) -> Any:
+def called(make_one: Callable[..., Any], seed: int, settings: Mapping[str, Any], num_envs: int | None = None) -> Any:
+    """Returns what a class or a function makes of the settings, and of seed and `num_envs` where it takes them.
+
+    Raises:
+        ConfigError: arguments are missing.
+        UnknownNameError: it takes no such argument.
+    """
     try:
         parameters = list(inspect.signature(make_one).parameters.values())
     except (ValueError, TypeError):  # Some classes written in C have none.

@@ -89,10 +89,10 @@ def own_module(name: str) -> str:
 
 def settings_of(name: str) -> dict[str, Any] | None:
     """Returns the arguments that agentkit's own environment takes, with their types; None for another's environment."""
-    prefix, rest = split(name)
-    if prefix != "agentkit" or rest not in _OWN:
+    prefix, rest = split_several(name) if has_several_agents(name) else split(name)
+    if prefix != "agentkit" or rest not in (*_OWN, *OWN_OF_SEVERAL_AGENTS):
         return None
-    cls = _own_class(rest)
+    cls = own_class(rest)
     hints = typing.get_type_hints(cls.__init__)
     return {key: hints[key] for key in inspect.signature(cls).parameters if key != "seed"}
 
@@ -219,11 +219,13 @@ def check_settings(environment: str, given: Iterable[str], known: Iterable[str])
 
 def _make_own(name: str, seed: int, **kwargs: Any) -> dm_env.Environment:
     check_known("agentkit", name, _OWN)
-    cls = _own_class(name)
+    cls = own_class(name)
     check_settings(f"agentkit:{name}", kwargs, set(inspect.signature(cls).parameters) - {"seed"})
     return cls(seed=seed, **kwargs)
 
 
-def _own_class(name: str) -> Any:
-    module, attribute = _OWN[name].split(".")
-    return getattr(importlib.import_module(f"agentkit.envs.{module}"), attribute)
+def own_class(name: str) -> Any:
+    """Returns the class of agentkit's own environment, of one agent or of several, that ``agentkit:`` and a name make."""
+    room = "" if name in _OWN else "multi_agent."
+    module, attribute = (_OWN | OWN_OF_SEVERAL_AGENTS)[name].split(".")
+    return getattr(importlib.import_module(f"agentkit.envs.{room}{module}"), attribute)

@@ -155,6 +155,12 @@ def test_pettingzoo_draws_images():
         (["train", "--num-envs", "3"], {"num_envs": 3, "replay": "in_process"}),
         (["launch", "--replay", "served"], {"replay": "served", "on_device": False}),
         (["launch", "--opponents", "uniform,period=50"], {"opponents": agentkit.Pool("uniform", period=50)}),
+        (["train", "--env-set", "random_moves=4"], {"environment_settings": {"random_moves": 4}}),
+        (
+            ["launch", "--env", "pettingzoo:mpe/simple_spread_v3", "--env-set", "max_cycles=50"],
+            {"environment_settings": {"max_cycles": 50}},
+        ),
+        (["train", "--env", "tests.cli.test_several:TicTacToe"], {"environment": TicTacToe}),
     ],
 )
 def test_words_of_each_command_say_what_is_run(words, expected):
@@ -163,6 +169,28 @@ def test_words_of_each_command_say_what_is_run(words, expected):
     plan = new_several(arguments, command)
     assert plan.num_steps == 2_000 and plan.policy_of == "shared"
     assert {name: getattr(plan, name) for name in expected} == expected
+
+
+def test_settings_of_an_own_environment_are_known_by_their_types():
+    words = ["train", "dqn", "--env", "agentkit:tic_tac_toe", "--policies", "shared", "--steps", "2k", "--env-set"]
+    with pytest.raises(ConfigError, match=r"--env-set random_moves \(int\): expected a whole number"):
+        new_several(parse([*words, "random_moves=x"]), "train")
+    with pytest.raises(UnknownNameError, match="Did you mean 'random_moves'"):
+        new_several(parse([*words, "random_move=3"]), "train")
+
+
+def test_a_module_of_pettingzoos_may_be_named():
+    words = [
+        "train",
+        "dqn",
+        "--env",
+        "pettingzoo.classic.tictactoe.tictactoe:env",
+        "--policies",
+        "each",
+        "--steps",
+        "2k",
+    ]
+    assert new_several(parse(words), "train").environment.__module__ == "pettingzoo.classic.tictactoe.tictactoe"
 
 
 def test_a_preset_gives_steps_and_settings_and_what_is_said_wins(capsys):

@@ -120,6 +120,36 @@ def test_what_is_no_environment_of_several_agents_is_refused(environment, settin
         envs.make_multi_agent(environment, **settings)
 
 
+class Seeded(TicTacToe):
+    """Takes whatever else there is."""
+
+    def __init__(self, seed=0, **options):
+        super().__init__(seed)
+        self.seed, self.options = seed, options
+
+
+def test_what_is_handed_in_is_given_the_seed():
+    given = [Seeded, lambda s: Seeded(seed=s), lambda seed: Seeded(seed), lambda: Seeded()]
+    assert [envs.make_multi_agent(each, 7, raw=True).seed for each in given] == [7, 7, 7, 0]
+    assert envs.make_multi_agent(Seeded, 7, raw=True, rows=4).options == {"rows": 4}
+    with pytest.raises(UnknownNameError, match="argument of the environment TicTacToe 'random_move'"):
+        envs.make_multi_agent(TicTacToe, random_move=2)
+    with pytest.raises(ConfigError, match=r"that cannot be copied .* Hand in the class"):
+        envs.make_multi_agent(np)
+
+
+class LateReward(MatrixGame):
+    def _advance(self, actions):
+        super()._advance(actions)
+        if self._ended:
+            self._reward("row", 7.0)
+
+
+def test_a_reward_after_an_agents_end_is_refused():
+    with pytest.raises(SpecError, match="'row' has ended at this step: give its last reward before its end"):
+        list(rollout(LateReward("climbing"), 20))
+
+
 def test_an_environment_of_several_agents_is_refused_where_one_acts():
     with pytest.raises(ConfigError, match=r"agentkit:tic_tac_toe has several agents.*--policies shared"):
         envs.make("agentkit:tic_tac_toe")

@@ -81,7 +81,13 @@ class TurnEnvironment(MultiAgentEnvironment):
         """Returns an agent's observation."""
 
     def _reward(self, agent_id: AgentId, reward: float, discount: float = 1.0) -> None:
-        """Gives an agent a reward, at its turn or between two of them."""
+        """Gives an agent a reward, at its turn or between two of them; the last one comes before its `_end`.
+
+        Raises:
+            SpecError: the agent has ended at this step.
+        """
+        if agent_id in self._ended:
+            raise SpecError(f"{agent_id!r} has ended at this step: give its last reward before its end.")
         self._between.setdefault(agent_id, BetweenTurns()).add(reward, discount)
 
     def _end(self, agent_id: AgentId, observation: Nest, *, terminated: bool = True) -> None:

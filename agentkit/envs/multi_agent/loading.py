@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import importlib
 import inspect
 import sys
@@ -11,8 +10,9 @@ from typing import Any
 import dm_env
 
 from agentkit.core import MultiAgentEnvironment
+from agentkit.envs import given
 from agentkit.envs.jax.multi_agent_base import JaxMultiAgentEnvironment
-from agentkit.envs.prefixes import OF_SEVERAL_AGENTS, OWN_OF_SEVERAL_AGENTS, check_settings, split_several
+from agentkit.envs.prefixes import OF_SEVERAL_AGENTS, check_settings, own_class, split_several
 from agentkit.errors import ConfigError, SpecError
 
 
@@ -35,7 +35,7 @@ def make_multi_agent(environment: Any, /, seed: int = 0, *, raw: bool = False, *
     Raises:
         UnknownNameError: for an unknown name, with the nearest match.
         MissingExtraError: PettingZoo, OpenSpiel, or what the environment needs, is not installed.
-        ConfigError: it takes no such setting.
+        ConfigError: it takes no such setting, needs others, or is an instance that cannot be copied.
         SpecError: what was handed in makes no such environment.
     """
     made = _adapted(_make(environment, seed, settings), seed)
@@ -56,27 +56,14 @@ def _make(environment: Any, seed: int, settings: dict[str, Any]) -> Any:
         if prefix in OF_SEVERAL_AGENTS:
             room = "jax" if prefix == "jaxmarl" else "multi_agent"
             return importlib.import_module(f"agentkit.envs.{room}.{prefix}").make(rest, seed, **settings)
-        file, name = OWN_OF_SEVERAL_AGENTS[rest].split(".")
-        own = getattr(importlib.import_module(f"agentkit.envs.multi_agent.{file}"), name)
+        own = own_class(rest)
         check_settings(environment, settings, set(inspect.signature(own).parameters) - {"seed"})
         return own(seed=seed, **settings)
-    if callable(environment) and not hasattr(environment, "step"):
-        return _call(environment, seed, settings)
-    if isinstance(environment, type):
-        return _call(environment, seed, settings)
+    if isinstance(environment, type) or (callable(environment) and not hasattr(environment, "step")):
+        return given.called(environment, seed, settings)
     if settings:
         raise ConfigError(f"environment_settings: an instance takes none any more; found {', '.join(settings)}.")
-    return copy.deepcopy(environment)
-
-
-def _call(factory: Any, seed: int, settings: dict[str, Any]) -> Any:
-    """Returns what a class or a function makes, of a seed where it takes one."""
-    try:
-        parameters = inspect.signature(factory).parameters
-    except ValueError:  # Of some types written in C.
-        return factory(**settings)
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    return factory(**({"seed": seed} if "seed" in parameters and not takes_any else {}), **settings)
+    return given.copied(environment)
 
 
 def _adapted(made: Any, seed: int) -> MultiAgentEnvironment:
