@@ -81,6 +81,15 @@ class TestTeam(EnvironmentContract):
         return envs.make(make_hints, seed=3)
 
 
+class TestTeamOfWhatIsReady(EnvironmentContract):
+    """Around an environment that could be resumed by itself."""
+
+    num_steps = 60
+
+    def make_environment(self) -> Any:
+        return envs.make(lambda seed: TeamEnvironment(envs.make_multi_agent("agentkit:two_step_game", seed)), seed=3)
+
+
 def test_rewards_are_summed_and_an_agent_that_terminates_is_seen_as_zeros_and_acts_no_more() -> None:
     script = Script(
         START,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
 from typing import Any, final
 
 import dm_env
@@ -76,11 +77,21 @@ class TeamEnvironment(dm_env.Environment):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # Also before __init__ has run.
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(self._environment, name)
+        found = getattr(self._environment, name)
+        return functools.partial(self._restore, found) if name == "restore" else found  # Of those that can be saved.
+
+    def _restore(self, restore: Callable[[Any], dict[str, dm_env.TimeStep]], state: Any) -> dm_env.TimeStep | None:
+        timesteps, self._live = restore(state), set()
+        if not timesteps or any(timestep.first() for timestep in timesteps.values()):
+            return self._begin(timesteps) if timesteps else None
+        self._live = set(timesteps)
+        return self._go_on(timesteps)
 
     def reset(self) -> dm_env.TimeStep:
         """Starts an episode of all agents."""
-        timesteps = self._environment.reset()
+        return self._begin(self._environment.reset())
+
+    def _begin(self, timesteps: dict[str, dm_env.TimeStep]) -> dm_env.TimeStep:
         self._check_ids(timesteps, self._ids, "at the first step")
         for agent, timestep in timesteps.items():
             if not timestep.first():
@@ -93,7 +104,9 @@ class TeamEnvironment(dm_env.Environment):
         """Takes the actions of the agents that have not ended; after LAST it starts an episode instead."""
         if not self._live:
             return self.reset()
-        timesteps = self._environment.step({agent: action[agent] for agent in self._ids if agent in self._live})
+        return self._go_on(self._environment.step({agent: action[agent] for agent in self._ids if agent in self._live}))
+
+    def _go_on(self, timesteps: dict[str, dm_env.TimeStep]) -> dm_env.TimeStep:
         self._check_ids(timesteps, self._live, "after all have acted")
         ended = {agent for agent, timestep in timesteps.items() if timestep.last()}
         discount = self._discount(timesteps, ended)
