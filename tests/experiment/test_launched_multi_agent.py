@@ -86,6 +86,10 @@ def test_what_does_not_go_on_with_a_run_is_refused(run, tmp_path):
         launch(config(run, {"row": PPO, "column": DQN}), resume=True)
     with pytest.raises(ResumeError, match="policy_of: saved None, found "):
         launch(config(run, policy_of={"row": "column", "column": "row"}), resume=True)
+    with pytest.raises(ResumeError, match=r"The run .* was made with environment_settings.rounds=None, and .* has 3"):
+        agentkit.resume_launch(run, environment_settings={"rounds": 3})
+    with pytest.raises(ResumeError, match="was made with seed=1, and this experiment has 2"):
+        launch(config(run, seed=2), resume=True)
     copy = shutil.copytree(run, tmp_path / "copy")
     shutil.rmtree(copy / "learners" / "row")
     with pytest.raises(ResumeError, match="the policies row have no checkpoint, and others have"):

@@ -114,22 +114,22 @@ def rebuild(record: Mapping[str, Any], run: object, imports: Sequence[str] = ())
     return [checked.build(kind=Callback) for checked in check([each.code for each in saved], imports, run)]
 
 
-def check_same(saved: Any, now: Any, path: object) -> None:
+def check_same(saved: Any, now: Any, where: str) -> None:
     """Refuses a resume with other callbacks where they change the training; warns of others that are missing.
 
     Args:
-        saved: what `describe` returned for the checkpoint.
+        saved: what `describe` returned then.
         now: the same of the run that goes on.
-        path: the checkpoint, for messages.
+        where: it is saved, for messages.
 
     Raises:
         CheckpointError: it names the callbacks.
     """
-    before, after = read(saved, f"{path}, "), read(now)
+    before, after = read(saved, f"{where}, "), read(now)
     ones, others = ([each for each in callbacks if each.changes_training] for callbacks in (before, after))
     if len(ones) != len(others) or not all(a.code.same(b.code) for a, b in zip(ones, others, strict=True)):
         raise CheckpointError(
-            f"The checkpoint {path} was made with callbacks that change the training: {_names(ones)}; this run has "
+            f"{where} was made with callbacks that change the training: {_names(ones)}; this run has "
             f"{_names(others)}. Give the same ones as callbacks=[...], or start a new run."
         )
     names = [each.name for each in after]

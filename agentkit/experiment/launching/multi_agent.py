@@ -30,7 +30,7 @@ from agentkit.experiment.multi_agent.parts import check_same_policies, make_poli
 from agentkit.experiment.multi_agent.players import Trained
 from agentkit.experiment.multi_agent.pools import check_pool
 from agentkit.experiment.runs.config_json import check_run_directory, read_record, write_config
-from agentkit.experiment.runs.resume_checks import ResumeError, check_code
+from agentkit.experiment.runs.resume_checks import ResumeError, check_code, check_same_as
 
 
 def find_trained(config: MultiAgentConfig) -> list[Trained]:
@@ -140,6 +140,7 @@ def _find_saved(config: MultiAgentConfig, directory: pathlib.Path, trained: list
         if "launch" not in record:
             raise CheckpointError(f"{directory} is of a run in one process: use agentkit train --resume.")
         check_same_policies(config, record, directory)
+        check_same_as(record, config, f"The run {directory}")  # type: ignore[arg-type]  # It asks for what both have.
         found = {
             each.policy_id: checkpoint.read_latest(learner_folder(directory, each.policy_id) / "checkpoints")
             for each in trained

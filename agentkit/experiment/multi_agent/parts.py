@@ -9,7 +9,6 @@ from typing import Any, final
 from agentkit import checkpoint
 from agentkit.agents.common.agent import Agent
 from agentkit.errors import CheckpointError, ConfigError
-from agentkit.experiment.config import callback_record
 from agentkit.experiment.config.identity import difference
 from agentkit.experiment.multi_agent.config import SHARED, MultiAgentConfig, policies_of
 from agentkit.experiment.multi_agent.learner_folders import is_launched
@@ -103,7 +102,7 @@ def tell(plays: Mapping[AgentId, str], where: str = "") -> list[str]:
 
 
 def check_resumed(config: MultiAgentConfig, found: checkpoint.Checkpoint | None, resume: bool) -> None:
-    """Refuses to go on with a run that was launched, or with other policies or callbacks than the saved ones.
+    """Refuses to go on with a run that was launched, or with other policies than the saved ones.
 
     Args:
         config: to go on with.
@@ -118,7 +117,6 @@ def check_resumed(config: MultiAgentConfig, found: checkpoint.Checkpoint | None,
     if found is not None:
         saved = found.state["experiment"]
         check_same_policies(config, saved, found.path)
-        callback_record.check_same(saved.get("callbacks", []), config.describe()["callbacks"], found.path)
 
 
 def check_same_policies(config: MultiAgentConfig, saved: Mapping[str, Any], where: object) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pathlib
-from typing import final
+from collections.abc import Mapping
+from typing import Any, final
 
 from agentkit import checkpoint
 from agentkit.errors import CheckpointError, ConfigError
@@ -61,19 +62,33 @@ def check_same(experiment: ExperimentConfig, found: checkpoint.Checkpoint) -> No
     Raises:
         CheckpointError: it names the part.
     """
-    saved, now = found.state["experiment"], experiment.describe()
+    check_same_as(found.state["experiment"], experiment, f"The checkpoint {found.path}")
+    if experiment.num_envs is not None or isinstance(experiment.environment, str):
+        check_num_envs(
+            experiment, found
+        )  # Else a batch may be handed in, which is asked for its number once it is made.
+
+
+def check_same_as(saved: Mapping[str, Any], experiment: ExperimentConfig, where: str) -> None:
+    """Refuses to go on as `check_same` does, but for the number of environments.
+
+    Args:
+        saved: what the experiment's `describe` returned then.
+        experiment: to go on with.
+        where: it is saved, for messages.
+
+    Raises:
+        CheckpointError: it names the part.
+    """
+    now = experiment.describe()
     differs = identity.difference(saved, now)
     for name in _FIXED:
         # Runs of earlier versions have no `ready`, and no `on_device`.
         if differs is None and (names_only(saved.get(name)) or None) != (names_only(now[name]) or None):
             differs = name, saved.get(name), now[name]
     if differs is not None:
-        raise _differs(found, *differs)
-    if experiment.num_envs is not None or isinstance(experiment.environment, str):
-        check_num_envs(
-            experiment, found
-        )  # Else a batch may be handed in, which is asked for its number once it is made.
-    callback_record.check_same(saved.get("callbacks", []), now["callbacks"], found.path)
+        raise _differs(where, *differs)
+    callback_record.check_same(saved.get("callbacks", []), now["callbacks"], where)
 
 
 def check_num_envs(experiment: ExperimentConfig, found: checkpoint.Checkpoint) -> None:
@@ -84,12 +99,12 @@ def check_num_envs(experiment: ExperimentConfig, found: checkpoint.Checkpoint) -
     """
     saved = found.state["experiment"].get("num_envs")
     if saved != experiment.num_envs:
-        raise _differs(found, "num_envs", saved, experiment.num_envs)
+        raise _differs(f"The checkpoint {found.path}", "num_envs", saved, experiment.num_envs)
 
 
-def _differs(found: checkpoint.Checkpoint, what: str, saved: object, now: object) -> CheckpointError:
+def _differs(where: str, what: str, saved: object, now: object) -> CheckpointError:
     return CheckpointError(
-        f"The checkpoint {found.path} was made with {what}={saved}, and this experiment has {now}. Resume with the "
+        f"{where} was made with {what}={saved}, and this experiment has {now}. Resume with the "
         "settings it was saved with, or start a new run."
     )
 
