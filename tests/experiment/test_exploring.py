@@ -76,11 +76,11 @@ def joined(store, name, incarnation=0):
             context.close()
 
 
-def live(store, name, incarnation=0, steps=0):
+def live(store, name, incarnation=0, steps=0, **counts):
     """What an actor begins with that takes some steps and is then killed."""
     with joined(store, name, incarnation) as context:
         start = find_start(context, 7, 2)
-        context.heartbeat(steps=steps)
+        context.heartbeat(steps=steps, **counts)
         context.sync()
     return start
 
@@ -102,6 +102,16 @@ def test_actors_go_on_where_the_run_stands_with_seeds_of_their_own():
     assert len(set(seeds)) == len(seeds)
     with RunStore(SECRET) as store:
         assert [live(store, f"actor-{i}").seed for i in (0, 1)] == seeds[:2]  # Of a first start they are the run's.
+
+
+def test_of_several_agents_each_goes_on_with_its_own_steps():
+    """Two that take turns: at 2,000 steps of the environment each has taken 1,000."""
+    with RunStore(SECRET) as store:
+        live(store, "actor-0", steps=2000, agent_turns=1000)
+        again, added = live(store, "actor-0", 1, steps=100, agent_turns=50), live(store, "actor-1")
+        assert [again.num_steps, added.num_steps] == [1000, 1050]
+        kept = explored(store.status())
+    assert kept == {"actor-0": 1050, "actor-1": 1050}
 
 
 LINE = re.compile(r"goes on from step ([\d,]+) of its exploration, with seeds of entropy \[(.*)\]")

@@ -57,7 +57,9 @@ def test_each_policy_has_a_learner_with_a_log_and_checkpoints_of_its_own(run):
     found = agentkit.open_run(str(run))
     learned = [max(row["updates"] for row in found.rows(f"learner-{policy}")) for policy in ("row", "column")]
     assert min(learned) > 20
-    assert {"episode_return/row", "episode_return/column", "agent_steps"} <= found.rows("train")[-1].keys()
+    assert {"episode_return/row", "episode_return/column"} <= found.rows("train")[-1].keys()
+    for row in (*found.rows("train"), *found.rows("learner-row"), *found.rows("learner-column")):
+        assert row["agent_steps"] == 2 * row["steps"], "both act at each step"
     one, other = (tree.flatten(agentkit.load(run, policy=policy).arrays) for policy in ("row", "column"))
     assert any((a != b).any() for a, b in zip(one, other, strict=True))
     record = agentkit.evaluate_multi_agent(run, num_episodes=2)

@@ -1,7 +1,6 @@
 """The loop in which several actors meet N environments: each acts for all that wait for it with one policy call.
 
-It is to `multi_agent_loop.MultiAgentLoop`, of which it holds one for each environment, what
-`environment_loop.BatchedEnvironmentLoop` is to `EnvironmentLoop`.
+It holds a `multi_agent_loop.MultiAgentLoop` for each environment.
 """
 
 from __future__ import annotations

@@ -122,7 +122,11 @@ def open_log(
     logger = stack.enter_context(make_logger(experiment, label, resume_step(context), count_dropped(context)))
 
     def log(record: dict[str, float]) -> None:
-        logger.write({**record, "steps": max(context.totals().get("steps", 0), record["steps"])})
+        totals = context.totals()
+        counted: dict[str, Any] = {
+            name: max(totals.get(name, 0), record[name]) for name in ("steps", "agent_steps") if name in record
+        }
+        logger.write({**record, **counted})
 
     return log
 
@@ -130,12 +134,14 @@ def open_log(
 def act(
     context: NodeContext, loop: AnyLoop | MultiAgentLoop | BatchedMultiAgentLoop | SelfPlayLoop,
     clients: Sequence[VariableClient | RemoteActor], servers: Sequence[tuple[Mapping[str, Any], Any]], goal: StepGoal,
+    count: Callable[[], dict[str, int]] | None = None,
 ) -> None:  # fmt: skip
     """Steps until told to stop, and no more once all actors have taken enough together.
 
     `clients` keep the parameters fresh, of each policy; `servers` are the replay nodes' endpoints, with the clients
-    that write there.
+    that write there. `count` returns what to count; None counts the steps.
     """
+    count = count or (lambda: {"steps": loop.num_steps})
     priorities = [(LargestPriorities(context.store, endpoint), server) for endpoint, server in servers]
     start, keep_alive_at, shown = time.monotonic(), 0.0, 0.0
     context.heartbeat(steps=0)
@@ -146,7 +152,7 @@ def act(
         loop.step()
         for client in clients:
             client.update()
-        context.heartbeat(steps=loop.num_steps)
+        context.heartbeat(**count())
         now = time.monotonic()
         if now - shown > STATUS_SECONDS:
             shown = now

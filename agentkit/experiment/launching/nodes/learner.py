@@ -86,9 +86,9 @@ def learner_node(
             callbacks=LearnerCallbacks(
                 publisher=publisher,
                 write_priorities=data.write_priorities,
-                log=lambda row: hooks.log_learner(logger, {"steps": context.totals().get("steps", 0), **row}),
+                log=lambda row: hooks.log_learner(logger, {**_counted(context), **row}),
                 log_seconds=experiment.log_seconds,
-                count_steps=lambda: context.totals().get("steps", 0),
+                count_steps=lambda: _counted(context)["steps"],
             ),
             devices=devices,
             on_nan=experiment.on_nan,
@@ -110,6 +110,12 @@ def learner_node(
         learner.log()
         saver.save()
         hooks.emit("on_end")
+
+
+def _counted(context: NodeContext) -> dict[str, int]:
+    """Returns the steps of all actors, and their agents' actions where there are several."""
+    totals = context.totals()
+    return {"steps": 0} | {name: totals[name] for name in ("steps", "agent_steps") if name in totals}
 
 
 def _key(experiment: ExperimentConfig) -> Any:

@@ -18,7 +18,7 @@ from agentkit.experiment.launching.nodes.actor import act, close_on_stop, connec
 from agentkit.experiment.launching.nodes.opponents import LaunchedSelfPlay
 from agentkit.experiment.launching.sharing.callbacks import keep_states, node_hooks
 from agentkit.experiment.launching.sharing.common import newest_step, watch_steps
-from agentkit.experiment.launching.sharing.exploring import find_start
+from agentkit.experiment.launching.sharing.exploring import AGENT_TURNS, find_start
 from agentkit.experiment.launching.sharing.step_goal import StepGoal
 from agentkit.experiment.launching.sharing.transports import make_client
 from agentkit.experiment.multi_agent.build import make_adders, make_loop, open_environments
@@ -27,6 +27,7 @@ from agentkit.experiment.multi_agent.judging.evaluation import MultiAgentEvaluat
 from agentkit.experiment.multi_agent.parts import make_policies
 from agentkit.experiment.multi_agent.players import AnyPlayer, Player, Trained
 from agentkit.experiment.multi_agent.self_play import Seat, SeatAdder, SelfPlayLoop
+from agentkit.experiment.multi_agent.work import AnyLoop
 from agentkit.replay import Replay
 from agentkit.types import AgentId
 from agentkit.variables import VariableClient, VariableStore
@@ -91,12 +92,19 @@ def multi_agent_actor_node(
         close_on_stop(context, [each.close for each in (*servers.values(), self_play) if each is not None])
         written = [(replays[policy_id], server) for policy_id, server in servers.items()]
         try:
-            act(context, stepped, list(clients.values()), written, StepGoal(context, index.num_actors))
+            goal = StepGoal(context, index.num_actors)
+            act(context, stepped, list(clients.values()), written, goal, lambda: _count(loop, len(plays)))
             for actor in actors.values():
                 actor.close()
         except (ReplayClosedError, WireClosedError, WireTimeoutError):
             if not context.should_stop:
                 raise
+
+
+def _count(loop: AnyLoop, num_agents: int) -> dict[str, int]:
+    """Returns what an actor counts: its steps, its agents' actions, and the actions of one agent, on average."""
+    acted = loop.num_agent_steps
+    return {"steps": loop.num_steps, "agent_steps": acted, AGENT_TURNS: acted // num_agents}
 
 
 def _make_actors(

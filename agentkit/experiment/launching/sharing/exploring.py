@@ -1,8 +1,9 @@
 """Where a run's exploration stands: what an actor begins with, and what a checkpoint keeps of it.
 
 The run store has each actor's steps, those of its earlier incarnations included, and beside them the steps at which
-it joined. So an actor that was killed, one that `scale` adds, and those of a resumed run go on with schedules (an
-epsilon, uniform actions at first) where the run stands, and draw seeds that no earlier process had.
+it joined; of several agents, the steps of one of them, on average. So an actor that was killed, one that `scale` adds,
+and those of a resumed run go on with schedules (an epsilon, uniform actions at first) where the run stands, and draw
+seeds that no earlier process had.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from agentkit.distributed.run_store_client import RunStoreError
 from agentkit.experiment.launching.sharing.common import log
 
 _JOINED_AT = "explored/"
+AGENT_TURNS = "agent_turns"
+"""What an actor of several agents counts beside its steps: actions of one of them, on average."""
 
 
 class Start(NamedTuple):
@@ -46,7 +49,7 @@ def find_start(context: NodeContext, seed: int, stream: int) -> Start:
     """
     status = context.store.status()
     steps, key = explored(status), _JOINED_AT + context.name
-    own = status["nodes"].get(context.name, {}).get("counts", {}).get("steps")
+    own = _taken(status, context.name)
     num_steps = steps.get(context.name, own) if own else max(steps.values(), default=0)
     entropy = [seed, stream, context.index, 0]
     if context.incarnation or key in status["values"]:
@@ -63,9 +66,13 @@ def explored(status: Mapping[str, Any]) -> dict[str, int]:
     for key, joined_at in status["values"].items():
         if key.startswith(_JOINED_AT):
             name = key.removeprefix(_JOINED_AT)
-            taken = status["nodes"].get(name, {}).get("counts", {}).get("steps", 0)
-            found[name] = int(joined_at) + taken
+            found[name] = int(joined_at) + _taken(status, name)
     return found
+
+
+def _taken(status: Mapping[str, Any], name: str) -> int:
+    counts = status["nodes"].get(name, {}).get("counts", {})
+    return int(counts.get(AGENT_TURNS, counts.get("steps", 0)))
 
 
 def save_explored(context: NodeContext, known: dict[str, int]) -> dict[str, int]:
