@@ -264,6 +264,8 @@ class ActAndLearn:
         self.actor.restore(state["actor"])
         if "loop" in state and not isinstance(self.loop, ReadyEnvironmentLoop):
             self.loop.restore(state["loop"], state["mid_episode"])
+        else:  # Episodes that had not ended are dropped; their steps are not.
+            self.counter.increment(steps=max(int(state["num_steps"]) - self.counter.get("steps"), 0))
         self.loop.num_steps = int(state["num_steps"])
         self.actor.update()
 

@@ -239,6 +239,27 @@ def test_an_environment_without_reseed_is_made_anew_for_each_evaluation() -> Non
 # --- resuming ----------------------------------------------------------------------------------------
 
 
+class Unrepeatable:
+    """Cannot be saved in mid-episode."""
+
+    def __init__(self, environment: Any) -> None:
+        self._environment = environment
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("reseed", "save", "restore") or name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._environment, name)
+
+
+def test_steps_of_an_episode_that_is_dropped_are_counted_in_all_logs(tmp_path: pathlib.Path) -> None:
+    """Catch's episodes have 9 steps."""
+    settings = {"environment": lambda seed: Unrepeatable(Catch(seed=seed)), "run_directory": tmp_path / "run"}
+    run(make_experiment(**settings, num_steps=60))
+    run(make_experiment(**settings, num_steps=100), resume=True)
+    _, rows = read_csv(tmp_path / "run" / "logs" / "train.csv")
+    assert [int(row["steps"]) for row in rows] == [*range(9, 60, 9), *range(69, 100, 9)]
+
+
 def test_a_finished_run_goes_on_as_one_longer_run(whole: Ended, tmp_path: pathlib.Path) -> None:
     directory = tmp_path / "run"
     half = train(directory, num_steps=60)

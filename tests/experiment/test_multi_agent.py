@@ -16,7 +16,9 @@ from agentkit import checkpoint
 from agentkit.agents import dqn, ppo
 from agentkit.cli import main
 from agentkit.envs.catch import Catch
+from agentkit.envs.multi_agent.matrix_game import MatrixGame
 from agentkit.envs.multi_agent.tic_tac_toe import TicTacToe
+from agentkit.envs.multi_agent.wrapper import MultiAgentWrapper
 from agentkit.errors import AgentkitError, CheckpointError, ConfigError, SpecError, UnknownNameError
 from agentkit.experiment import read_multi_agent_config
 from agentkit.experiment.multi_agent.config import who_plays
@@ -109,6 +111,24 @@ def test_several_environments_are_played_in_a_batch_and_resumed_to_the_bit(tmp_p
     assert len(set(starts)) == 3, "each environment has a seed of its own"
     with pytest.raises(CheckpointError, match="was made with num_envs=3, and this experiment has 4"):
         agentkit.resume(parts, num_envs=4, num_steps=300)
+
+
+class Unrepeatable(MultiAgentWrapper):
+    """Cannot be saved in mid-episode."""
+
+    def __getattr__(self, name):
+        if name in ("reseed", "save", "restore"):
+            raise AttributeError(name)
+        return super().__getattr__(name)
+
+
+def test_steps_of_an_episode_that_is_dropped_are_counted_in_all_logs(tmp_path):
+    """Episodes of the matrix game have 4 steps."""
+    given = {"folder": tmp_path / "run", "environment": lambda seed: Unrepeatable(MatrixGame(seed=seed))}
+    agentkit.run(config(**given, num_steps=42))
+    agentkit.run(config(**given, num_steps=60), resume=True)
+    steps = [row["steps"] for row in agentkit.open_run(str(tmp_path / "run")).rows("train")]
+    assert steps == [*range(4, 42, 4), *range(46, 60, 4)]
 
 
 def test_agents_that_share_a_policy_share_learner_and_replay(tmp_path):

@@ -165,6 +165,8 @@ class PlayAndLearn:
             self.self_play.restore(state["self_play"], state["mid_episode"])
         if "loop" in state:
             self.loop.restore(state["loop"], state["mid_episode"])
+        else:  # Episodes that had not ended are dropped; their steps are not.
+            self.counter.increment(steps=max(int(state["num_steps"]) - self.counter.get("steps"), 0))
         self.loop.num_steps = int(state["num_steps"])
         self.loop.num_agent_steps = int(state.get("num_agent_steps", self.loop.num_agent_steps))
         for each in self.learning:
