@@ -31,6 +31,17 @@ def test_a_run_has_its_config_and_the_rows_of_all_its_nodes(folder):
     assert run.rows("evaluation") == []
 
 
+def test_each_policys_log_is_its_own_also_where_their_ids_end_in_numbers(folder):
+    record = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**record, "policies": {"dqn-1": {}, "dqn-2": {}}}))
+    for number in (1, 2):
+        with CsvLogger(folder / "logs" / f"learner-dqn-{number}.csv") as logger:
+            logger.write({"steps": number})
+    run = agentkit.open_run(folder)
+    assert run.logs == ["learner", "learner-dqn-1", "learner-dqn-2", "train", "train-own"]
+    assert run.rows("learner-dqn-2") == [{"steps": 2.0}] and run.rows("learner-dqn") == []
+
+
 def test_a_log_is_a_data_frame(folder):
     pytest.importorskip("pandas")
     frame = agentkit.open_run(folder).log("train")

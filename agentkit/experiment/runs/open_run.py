@@ -35,7 +35,7 @@ class Run:
     @property
     def logs(self) -> list[str]:
         """Returns the names of the logs that there are, e.g. "evaluation", "learner" and "train"."""
-        return sorted({_name_of(path) for path in (self.directory / "logs").glob("*.csv")})
+        return sorted({self._name_of(path) for path in (self.directory / "logs").glob("*.csv")})
 
     def rows(self, log: str) -> list[dict[str, float]]:
         """Returns the rows of a log in order of their steps, without the values that a row lacks.
@@ -47,7 +47,7 @@ class Run:
         """
         found: list[dict[str, float]] = []
         for path in sorted((self.directory / "logs").glob(f"{log}*.csv")):
-            if _name_of(path) != log:
+            if self._name_of(path) != log:
                 continue
             try:
                 for row in read_csv(path)[1]:
@@ -57,6 +57,11 @@ class Run:
                     raise
                 raise ConfigError(f"The log {path} is damaged: {error}. Mend it, or move it away.") from error
         return sorted(found, key=lambda row: row.get("steps", -1.0))
+
+    def _name_of(self, path: pathlib.Path) -> str:
+        """Returns the log that a file is of: ``train-1.csv`` is another node's part of ``train``."""
+        of_policies = {f"learner-{policy_id}" for policy_id in self.config.get("policies", ())}
+        return path.stem if path.stem in of_policies else re.sub(r"-\d+$", "", path.stem)
 
     def log(self, name: str) -> Any:
         """Returns a log as a `pandas.DataFrame`, a column for each number; see `rows`. Needs pandas.
@@ -84,8 +89,3 @@ def open_run(directory: str | pathlib.Path) -> Run:
         ConfigError: it is none.
     """
     return Run(pathlib.Path(directory), read_record(directory))
-
-
-def _name_of(path: pathlib.Path) -> str:
-    """Returns the log that a file is of: ``train-1.csv`` is another node's part of ``train``."""
-    return re.sub(r"-\d+$", "", path.stem)
