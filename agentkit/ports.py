@@ -10,6 +10,7 @@ import pathlib
 import re
 import socket
 import struct
+import sys
 from collections.abc import Sequence
 
 from agentkit.errors import ConfigError
@@ -145,10 +146,15 @@ def device_address(device: str) -> str:
             a device's name.
 
     Raises:
-        ConfigError: no such device, or it has no IPv4 address.
+        ConfigError: no such device, or it has no IPv4 address; or a name, and the system is not Linux.
     """
     if device == "lo":
         return "localhost"
+    if device != "all" and sys.platform != "linux":
+        raise ConfigError(
+            f"Network device {device!r}: agentkit finds devices by name on Linux alone. Use lo for this machine alone, "
+            "or all, and a firewall."
+        )
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             if device == "all":
@@ -156,7 +162,7 @@ def device_address(device: str) -> str:
                 return str(probe.getsockname()[0])
             import fcntl  # Not on Windows, where no program is launched.
 
-            siocgifaddr = 0x8915
+            siocgifaddr = 0x8915  # On Linux.
             found = fcntl.ioctl(probe.fileno(), siocgifaddr, struct.pack("256s", device.encode()[:15]))
             return socket.inet_ntoa(found[20:24])
         except OSError as error:

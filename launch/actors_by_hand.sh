@@ -7,8 +7,8 @@
 #   on any machine that can reach it, with the run id in a file that only you can read:
 #     launch/actors_by_hand.sh HOST:7700 run-id.txt 0 8       # actors 0 to 7
 #
-# Give each machine other indices: exploration differs by index. Where the run folder is shared, "-" as the
-# address and RUN/board.json as the file will do.
+# Give each machine other indices: exploration differs by index. On the host's own machine "-" as the address and
+# RUN/board.json as the file will do. Other machines need --listen: an SSH tunnel does not replace it (README.md).
 # Exit code: 0 when the run is over, 2 when an actor says that starting again cannot help, 130 after Ctrl-C.
 set -uo pipefail
 

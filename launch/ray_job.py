@@ -7,8 +7,9 @@ On the cluster's head, or on any machine that has joined it (launch/ray_cluster.
         --steps 1_000_000 --actors 32 --run /shared/runs/cheetah
 
 Run the same command again to go on after a stop or a fault. The run folder must be on a disk that all machines
-share: checkpoints and logs are written where their node runs. Reverb has no password: --listen names the network
-device of the cluster's private network.
+share: checkpoints and logs are written where their node runs. --listen names the device of the cluster's private
+network. agentkit's servers there are encrypted, and let in who has the run's secret; Ray brings it to the nodes,
+unencrypted unless Ray's TLS is set up. Reverb's server (--replay reverb) has no password.
 """
 
 import argparse
@@ -28,6 +29,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--agent", default="dqn")
     parser.add_argument("--env", default="gymnasium:CartPole-v1")
     parser.add_argument("--steps", type=int, default=50_000, help="environment steps in all")
+    parser.add_argument("--replay", choices=("served", "reverb"), default="served", help="default: served")
     parser.add_argument("--actors", type=int, default=2)
     parser.add_argument("--evaluators", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
@@ -43,7 +45,7 @@ def main() -> int:
         arguments.env,
         arguments.steps,
         seed=arguments.seed,
-        replay="reverb",
+        replay=arguments.replay,
         run_directory=arguments.run,
         evaluation_period=max(arguments.steps // 10, 1),
         checkpoint_period=max(arguments.steps // 10, 1),

@@ -59,7 +59,7 @@ def test_the_licence_is_named_and_shipped():
 
 
 def test_one_version_number_is_in_every_file_that_names_a_release():
-    for name in ("CITATION.cff", "launch/Dockerfile.reverb", "launch/kubernetes.yaml"):
+    for name in ("CITATION.cff", "launch/Dockerfile.newest", "launch/Dockerfile.reverb", "launch/kubernetes.yaml"):
         versions = re.findall(r"(?:^version: |[ /]agentkit:)(\d[\w.]*\w)", (ROOT / name).read_text(), re.M)
         assert versions and set(versions) == {agentkit.__version__}, name
 

@@ -94,6 +94,14 @@ def test_addresses_of_devices():
         assert not ports.bind_to_device(server.getsockname()[1], "nonsense0")
 
 
+def test_devices_are_found_by_name_on_linux_alone(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    for device in ("lo", "all"):
+        ports.check_device(device)
+    with pytest.raises(ConfigError, match="Network device 'en0': agentkit finds devices by name on Linux alone"):
+        ports.check_device("en0")
+
+
 def test_a_port_that_cannot_be_confined_is_refused_or_told_of(monkeypatch, caplog):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

@@ -57,6 +57,8 @@ class RunningProcess:
 
     def _is_dead(self) -> bool:
         """Returns whether it has ended and nobody has asked how: until then its number is no other process's."""
+        if not hasattr(os, "waitid"):  # macOS before Python 3.13: there asking frees the number, for a later process.
+            return self._process.poll() is not None
         try:
             return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
         except ChildProcessError:

@@ -7,7 +7,7 @@ What protects it: whoever may use Ray's ports runs code. A Ray of the engine's o
 cluster's ports are open on every interface, and its token is what keeps strangers out. The engine turns it on
 (``RAY_AUTH_MODE=token``), and makes one for a Ray of its own. On a cluster give every machine the same token, in
 ``RAY_AUTH_TOKEN``, ``RAY_AUTH_TOKEN_PATH`` or ``~/.ray/auth_token``, and keep the cluster on a private network:
-the token travels unencrypted unless Ray's TLS is set up. The run store listens on this machine's cluster address.
+token and run id travel unencrypted unless Ray's TLS is set up. The run store listens on this machine's cluster address.
 
 The head of a cluster is the one part that it cannot lose: when it dies, the program dies.
 """
@@ -20,6 +20,7 @@ import pathlib
 import select
 import signal
 import sys
+import time
 import uuid
 from collections.abc import Sequence
 from typing import Any, final
@@ -35,6 +36,7 @@ from agentkit.scratch import remove_scratch
 
 _KILLED = -int(signal.SIGKILL)
 _KILL_SECONDS = 5.0
+_LOOK_SECONDS = 0.05
 
 
 @final
@@ -226,12 +228,7 @@ class RunningActor:
         """Waits until its process is gone, where that is this machine's: what it held, as a port, is free then."""
         if self.pid is None or self.machine != self._here:
             return
-        with contextlib.suppress(ProcessLookupError):
-            process = os.pidfd_open(self.pid)
-            try:
-                select.select([process], [], [], _KILL_SECONDS)
-            finally:
-                os.close(process)
+        _await_end_of(self.pid)
 
     def _signal(self, number: signal.Signals) -> Any:
         """Signals the node's process; where that is another machine's, the reference to when it is done."""
@@ -266,6 +263,22 @@ class _NodeActor:
         sys.stdout.flush()
         sys.stderr.flush()
         return code
+
+
+def _await_end_of(pid: int) -> None:
+    """Waits until a process of this machine has ended, `_KILL_SECONDS` at most."""
+    with contextlib.suppress(ProcessLookupError):
+        if hasattr(os, "pidfd_open"):
+            process = os.pidfd_open(pid)
+            try:
+                select.select([process], [], [], _KILL_SECONDS)
+            finally:
+                os.close(process)
+            return
+        deadline = time.monotonic() + _KILL_SECONDS
+        while time.monotonic() < deadline:  # macOS
+            os.kill(pid, 0)  # Raises once nobody has this number.
+            time.sleep(_LOOK_SECONDS)
 
 
 def _send_signal(pid: int, number: int) -> None:

@@ -1,10 +1,15 @@
 """What a launch is told, before anything is started."""
 
+import contextlib
+import tempfile
+import types
+
 import pytest
 
 from agentkit.agents import dqn
 from agentkit.errors import ConfigError, UnknownNameError
 from agentkit.experiment import ExperimentConfig, LaunchConfig, make_program
+from agentkit.experiment.launching.sharing.common import listen_at
 
 pytestmark = pytest.mark.both_stacks
 
@@ -53,3 +58,12 @@ def test_a_gpu_that_no_machine_has_is_refused_at_once(tmp_path):
     with Launched(tmp_path, 1_000, "--engine", "ray", "--learner-gpus", "64") as program:
         assert program.end(400.0) == 1, program.output()
         assert "'learner', which asks for GPU 64" in program.log.read_text()
+
+
+def test_a_temporary_folder_too_deep_for_a_socket_is_told(tmp_path, monkeypatch):
+    deep = tmp_path / ("d" * 60)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    context = types.SimpleNamespace(role="replay", name="replay-0", store=types.SimpleNamespace(run_id="run"))
+    with contextlib.ExitStack() as stack, pytest.raises(ConfigError, match="Set TMPDIR to a shorter folder"):
+        listen_at(context, stack, "lo")

@@ -1,10 +1,15 @@
 """The files in launch/ as text: they parse, and say what they must to whoever reads them."""
 
 import re
+import runpy
 import subprocess
+import sys
+import types
 from pathlib import Path
 
 import pytest
+
+import agentkit
 
 pytestmark = pytest.mark.both_stacks
 
@@ -191,6 +196,14 @@ def test_kubernetes_manifests_fit_the_schema(manifests):
     ]  # fmt: skip
 
 
+def test_pods_run_the_image_of_the_newest_stack(manifests):
+    """All containers name one image, and the Dockerfile that makes it says so."""
+    (image,) = {container["image"] for pod in pods(manifests).values() for container in pod["containers"]}
+    for file in ("Dockerfile.newest", "kubernetes.yaml"):
+        assert f"docker build -f launch/Dockerfile.newest -t {image} .\n" in (LAUNCH / file).read_text()
+    assert f"-t {image} .\n" not in (LAUNCH / "Dockerfile.reverb").read_text()
+
+
 def test_bad_manifests_are_found(manifests):
     _, policy, host, _ = manifests
     policy["apiVersion"] = "v1"
@@ -253,9 +266,32 @@ def test_the_commands_of_the_containers_parse(manifests):
             assert words[0] == "agentkit"
             arguments = parse(words[1:])
             roles.append(arguments.role)
-            if arguments.role != "replay":
+            if arguments.role == "replay":
+                assert arguments.replay is None  # The default, which needs no extra.
+            else:
                 assert arguments.connect == "agentkit-host:7700"
     assert roles == ["replay", "learner", "evaluator", "actor"]
+
+
+# Ray ------------------------------------------------------------------------------------------------
+
+
+def test_nothing_on_ray_needs_reverb_unless_it_is_asked_for(monkeypatch):
+    yaml = pytest.importorskip("yaml")
+    cluster = yaml.safe_load((LAUNCH / "ray_cluster.yaml").read_text())
+    assert not any("reverb" in command for command in cluster["setup_commands"])
+    launched = []
+
+    def launch(experiment, **settings):
+        launched.append((experiment.replay, settings["engine"], settings["ray_address"], settings["listen"]))
+        return types.SimpleNamespace(steps=0, updates=0, interrupted=False)
+
+    monkeypatch.setattr(agentkit, "launch", launch)
+    main = runpy.run_path(str(LAUNCH / "ray_job.py"))["main"]
+    for words in ([], ["--replay", "reverb"]):
+        monkeypatch.setattr(sys, "argv", ["ray_job.py", "--address", "10.0.0.1:6379", "--listen", "eth0", *words])
+        assert main() == 0
+    assert launched == [(replay, "ray", "10.0.0.1:6379", "eth0") for replay in ("served", "reverb")]
 
 
 # README ---------------------------------------------------------------------------------------------

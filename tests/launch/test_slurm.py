@@ -13,10 +13,8 @@ import pytest
 
 from agentkit import checkpoint
 
-pytest.importorskip("reverb")
-
 pytestmark = [
-    pytest.mark.reverb,
+    pytest.mark.both_stacks,
     pytest.mark.full,
     pytest.mark.skipif(
         not all(map(shutil.which, ("munged", "slurmctld", "slurmd", "sbatch"))) or os.getuid() != 0,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -20,6 +19,7 @@ from agentkit.experiment.launching.nodes.inference import inference_node, infere
 from agentkit.experiment.launching.nodes.learner import learner_node
 from agentkit.experiment.launching.nodes.replay import backend_of, replay_node
 from agentkit.experiment.launching.sharing.transports import SERVED_SECONDS
+from agentkit.experiment.training.devices import num_cores
 from agentkit.ports import check_device
 from agentkit.specs import EnvironmentSpec
 
@@ -152,7 +152,7 @@ def make_roles(
         replay: what the replay node runs, see `backend_of`.
         has_own_learner: the learner is a user's own, and loads no losses.
     """
-    cores = len(os.sched_getaffinity(0))
+    cores = num_cores()
     learner = {"NPROC": str(max(1, cores - min(num_actors, cores // 2)))}
     client = ("agentkit.replay.reverb.replay" if replay == "reverb" else "agentkit.replay.served",)
     return [

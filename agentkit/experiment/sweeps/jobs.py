@@ -20,6 +20,7 @@ from agentkit.checkpoint import write_json
 from agentkit.distributed.guard import Guard
 from agentkit.distributed.processes import RunningProcess, start_process
 from agentkit.errors import ConfigError
+from agentkit.experiment.training.devices import num_cores
 from agentkit.files import open_to_append, open_to_read, read_json
 
 FINISHED, STOPPED, FAILED = "finished", "stopped", "failed"
@@ -246,8 +247,7 @@ def share_of_threads(num_jobs: int) -> int | None:
     """
     if num_jobs == 1:
         return None
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(cores // num_jobs, 1)
+    return max(num_cores() // num_jobs, 1)
 
 
 def wait_a_little() -> None:

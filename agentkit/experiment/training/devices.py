@@ -1,4 +1,4 @@
-"""The devices that a learner shares its batches among, and what to call them."""
+"""The devices that a learner shares its batches among, what to call them, and how many cores there are."""
 
 from __future__ import annotations
 
@@ -42,8 +42,13 @@ def describe_devices(num_devices: int | None) -> str:
     number = "" if len(found) == 1 else f" ({len(used)} of {len(found)})"
     if used[0].platform != "cpu":
         return f"{used[0].platform.upper()}{number}: {used[0].device_kind}"
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = num_cores()
     return f"CPU{number}, {cores} {'core' if cores == 1 else 'cores'}"
+
+
+def num_cores() -> int:
+    """Returns how many cores this process may use; those of the machine where the system (macOS) does not say."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @final

@@ -6,7 +6,6 @@ It pays for large networks: actors need neither the network nor its parameters (
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -17,6 +16,7 @@ from agentkit.distributed.program import ONE_CORE
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.launching.sharing.common import STATUS_SECONDS, listen_at
 from agentkit.experiment.launching.sharing.transports import make_client
+from agentkit.experiment.training.devices import num_cores
 from agentkit.specs import EnvironmentSpec, is_batched, make_environment_spec
 from agentkit.wire import reachable_address
 
@@ -34,8 +34,7 @@ def inference_role(num_actors: int, num_inference: int = 1) -> Role:
         num_actors: actors of the program.
         num_inference: inference nodes that share them.
     """
-    cores = len(os.sched_getaffinity(0))
-    num_threads = max(1, min(num_actors, cores // 2) // (2 * num_inference))
+    num_threads = max(1, min(num_actors, num_cores() // 2) // (2 * num_inference))
     return Role(
         "inference",
         stop_order=1,

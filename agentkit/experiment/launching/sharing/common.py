@@ -85,14 +85,19 @@ def listen_at(
         listen: a network device; "lo" is this machine alone, where the server has a socket in a private folder.
         port: of a network device; None for a free one.
         folder: a private one; None, or one whose path is too long for a socket, for a temporary one.
+
+    Raises:
+        ConfigError: the path of a temporary one is too long, too.
     """
     if listen != "lo":
         return listen_address(listen, port)
     found = None if folder is None else private_address(folder, context.role)
     if found is None:
         name = hashlib.sha256(f"{context.name} of {context.store.run_id}".encode()).hexdigest()[:16]
-        found = private_address(stack.enter_context(named_scratch(context.role, name)), context.role)
-        assert found is not None
+        temporary = stack.enter_context(named_scratch(context.role, name))
+        found = private_address(temporary, context.role)
+        if found is None:
+            raise ConfigError(f"The path of {temporary} is too long for a socket. Set TMPDIR to a shorter folder.")
     return found
 
 
