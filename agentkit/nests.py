@@ -213,7 +213,7 @@ def _loaded_namedtuple(module: str, name: str, fields: list[str]) -> Any:
     found: Any = sys.modules.get(module)
     for part in name.split("."):
         found = vars(found).get(part) if isinstance(found, ModuleType | type) else None  # No module's __getattr__.
-    if not (isinstance(found, type) and issubclass(found, tuple) and list(getattr(found, "_fields", ())) == fields):
+    if not (isinstance(found, type) and is_namedtuple(found) and list(getattr(found, "_fields", ())) == fields):
         raise SpecError(
             f"The nest holds a named tuple {module}.{name} with fields {fields}, which is not known here. "
             "Import its module first, or use a dict."
@@ -221,18 +221,19 @@ def _loaded_namedtuple(module: str, name: str, fields: list[str]) -> Any:
     return found
 
 
-def numeric_dtype(name: str) -> np.dtype:
+def numeric_dtype(name: Any) -> np.dtype:
     """Returns the dtype of a name; bfloat16 and its kind, which come with JAX, are found too.
 
     Raises:
         SpecError: there is none, or none of numbers.
     """
-    kind: Any = name
-    if name.isidentifier() and name not in np.sctypeDict:
-        kind = getattr(ml_dtypes(), name, None)
+    kind: Any = name if isinstance(name, str) and name.lstrip("<>=|").isidentifier() else None
+    if kind is not None and kind.isidentifier() and kind not in np.sctypeDict:
+        kind = getattr(ml_dtypes(), kind, None)
+        kind = kind if isinstance(kind, type) else None
     try:
         dtype = None if kind is None else np.dtype(kind)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise SpecError(f"Expected the name of a numeric dtype, found {name!r}.") from error
     if dtype is None or not is_numeric(dtype):
         raise SpecError(f"Expected the name of a numeric dtype, found {name!r}.")

@@ -107,7 +107,7 @@ class ServedPublisher:
                 return
             at, description, leaves = published
             layout.check_names(names, description)
-        except (KeyError, TypeError) as error:  # An unknown name is a KeyError.
+        except (LookupError, TypeError, ValueError) as error:  # An unknown name is a KeyError.
             self._server.refuse(request, str(error), type(error).__name__)
             return
         start, wanted = 0, list[np.ndarray]()

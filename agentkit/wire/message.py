@@ -115,7 +115,9 @@ def decode(parts: Sequence[zmq.Frame]) -> tuple[int, Nest]:
         body = _Body(parts[1:], num_small)
         nest = build(structure, body.read_leaf)
         body.check_empty()
-    except (ValueError, TypeError, LookupError, RecursionError, OverflowError, SpecError) as error:
+    except MessageError:
+        raise
+    except Exception as error:  # Of whatever kind: nothing that a message says may end who reads it.
         raise MessageError(f"The message is damaged: {error}.", number) from error
     return number, nest
 

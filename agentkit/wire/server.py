@@ -114,9 +114,9 @@ class Server:
                 sender, *parts = self._socket.recv_multipart(copy=False)
                 try:
                     return Request(sender.bytes, *decode(parts))
-                except (MessageError, IndexError) as error:
+                except MessageError as error:
                     self.num_dropped += 1
-                    if isinstance(error, MessageError) and error.number is not None:
+                    if error.number is not None:
                         self.refuse(Request(sender.bytes, error.number, None), str(error), "message")
             elif left == 0.0:
                 return None

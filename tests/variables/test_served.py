@@ -74,7 +74,18 @@ def test_two_publishers_at_one_address_are_refused():
         ServedPublisher("run", publisher.address)
 
 
-@pytest.mark.parametrize("question", [None, {}, {"names": 3, "newer_than": 0, "generation": None}, [1, 2]])
+@pytest.mark.parametrize(
+    "question",
+    [
+        None,
+        {},
+        {"names": 3, "newer_than": 0, "generation": None},
+        [1, 2],
+        np.zeros(2),
+        {"names": [], "newer_than": np.zeros(2), "generation": None},
+    ],
+    ids=repr,
+)
 def test_what_is_no_question_is_refused_and_others_are_served(question):
     with contextlib.closing(ServedPublisher("run", FREE)) as publisher:
         publisher.publish(0, {"policy": np.zeros(2)})

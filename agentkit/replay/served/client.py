@@ -262,11 +262,12 @@ class ServedSampler(base.Sampler):
                     question = {"do": "can_sample", "table": self._table.name, "batch_size": self._batch_size}
                     number = self._wire.send(question)
                 deadline = time.monotonic() + max(self._timeout, 10.0)
-                while (found := self._receive(deadline - time.monotonic(), number)) is None:
+                while not self._come:  # A batch may come, too, which was asked for before.
+                    found = self._receive(deadline - time.monotonic())
+                    if found is not None and found[0] == number:
+                        return bool(found[1])
                     if time.monotonic() > deadline:
                         raise ReplayTimeoutError(f"The server at {self._wire.address} does not answer.")
-                if isinstance(found, bool):
-                    return found
             return bool(self._come)
 
     def __next__(self) -> DrawnBatch:
@@ -297,7 +298,7 @@ class ServedSampler(base.Sampler):
             with as_replay_errors():
                 self._wire.send({**body, "wait": self._timeout if self._ahead == 1 else _AHEAD_SECONDS})
 
-    def _receive(self, timeout: float, number: int | None = None) -> Any:
+    def _receive(self, timeout: float) -> tuple[int, Any] | None:
         """Takes in an answer; returns it, or None if there is none, or none but that there is no batch yet."""
         try:
             with as_replay_errors():
@@ -305,9 +306,9 @@ class ServedSampler(base.Sampler):
         except ReplayTimeoutError as error:
             self._why_late = str(error)
             return None
-        if found is not None and found[0] != number:
+        if found is not None and isinstance(found[1], list):  # Else it says whether there is a batch.
             self._come.append(found[1])
-        return None if found is None else found[1]
+        return found
 
     def _check_open(self) -> None:
         if self._wire.closed:

@@ -158,18 +158,17 @@ class ReplayServer:
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             self._wire.refuse(request, f"A malformed request: {error!r}.", "malformed")
 
-    def _open(self, request: Request) -> int:
-        """Takes up a writer's stream; returns the number of its last block that is in."""
+    def _open(self, request: Request) -> None:
+        """Takes up a writer's stream."""
         opening = request.body
         known = self._streams.get(opening["writer"])
-        if known is None or known.session != opening["session"]:  # Else it is asked twice.
+        if known is None or known.session < opening["session"]:  # Else it is asked twice, or late.
             with self.replay.shared.lock:
                 made = WriterStream(self.replay.shared, opening, time.monotonic())
                 if known is not None:
                     known.close()
             self._streams[made.name] = made
             self._blocks.pop(made.name, None)
-        return self._streams[opening["writer"]].confirmed
 
     def _leave(self, request: Request) -> None:
         """Forgets a writer that has nothing under way."""
@@ -190,7 +189,7 @@ class ReplayServer:
             self._wire.refuse(request, f"Writer {writer} has not told its history.", UNKNOWN_WRITER)
             return
         stream.heard = time.monotonic()
-        if sequence <= stream.confirmed:
+        if sequence < stream.due:
             self._wire.answer(request, sequence)
         else:  # A block that comes again is answered where it came from last.
             self._blocks.setdefault(writer, {})[sequence] = request
@@ -217,7 +216,7 @@ class ReplayServer:
         """Forgets, now and then, who has not been heard for long."""
         self._next_sweep = now + LEASE_SECONDS / 10
         for name, stream in list(self._streams.items()):
-            if name not in self._blocks and now - stream.heard > LEASE_SECONDS:
+            if stream.due not in self._blocks.get(name, ()) and now - stream.heard > LEASE_SECONDS:
                 self._drop(name)
         confirmed = self.replay.shared.confirmed
         gone = [name for name in confirmed if name not in self._streams]
@@ -259,8 +258,10 @@ class ReplayServer:
         for name, requests in self._blocks.items():
             stream = self._streams[name]
             if not stream.waits:
+                if stream.due not in requests:
+                    continue  # It is still on its way: what comes over a new connection may overtake it.
                 try:
-                    stream.take(requests[min(requests)].body)
+                    stream.take(requests[stream.due].body)
                 except (AgentkitError, LookupError, TypeError, ValueError, AttributeError) as error:
                     self._refuse_stream(name, error)
                     return self._due_stream()
@@ -277,7 +278,7 @@ class ReplayServer:
 
     def _put(self, stream: WriterStream) -> None:
         """Lets in what may go in of a writer's block, and tells it when all is in."""
-        requests = self._blocks[stream.name]
+        requests, sequence = self._blocks[stream.name], stream.due
         self._blocks.move_to_end(stream.name)
         try:
             whole = stream.advance()
@@ -285,7 +286,6 @@ class ReplayServer:
             self._refuse_stream(stream.name, error)
             return
         if whole:
-            sequence = min(requests)
             self._wire.answer(requests.pop(sequence), sequence)
             if not requests:
                 del self._blocks[stream.name]

@@ -3,6 +3,7 @@
 A block is a nest of plain values and columns:
 
     sequence    its number, from 1; a writer's next block has the next one
+    position    the number of its first step
     steps       a column [n, ...] for each leaf of a step
     starts      int64: which of its steps begin an episode
     items       a list, in order: {"table", "first" and "stop" int64 [k], "padding" int32 [k], "priority" float64 [k],
@@ -10,11 +11,21 @@ A block is a nest of plain values and columns:
 
 Steps are counted from the writer's first one, and items name theirs by these numbers. A priority of NaN is the largest
 so far.
+
+Each item goes in once, and with the steps that it names, whatever is lost on the way:
+
+* The server keeps for each writer how much is in (`Confirmed`), and saves that together with the tables.
+* It answers a block when all of it is in. The answer says the same of all blocks before that one.
+* The writer sends again what was not answered, and keeps the steps that the next items may refer to.
+* A stream ends with its server, and where its writer is silent for long. The writer then opens another: it tells the
+  steps of blocks that it knows to be in, as blocks without items, and sends all others again.
+* A stream takes blocks in the order of their numbers, none twice and none left out. Of a block that is in already, as
+  `Confirmed` has it and its writer has not heard, it takes the steps and no items.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tree
@@ -25,11 +36,24 @@ from agentkit.replay.in_process.shared import SharedTables
 from agentkit.replay.in_process.step_store import PADDING_ROW
 
 
+class Confirmed(NamedTuple):
+    """Says how much of a writer's is in the tables.
+
+    Attributes:
+        blocks: the number of the last block that is in as a whole.
+        items: how many items of the block after that one are in.
+    """
+
+    blocks: int = 0
+    items: int = 0
+
+
 class WriterStream:
     """Puts one writer's blocks into the tables. Not thread-safe.
 
     Attributes:
         name: the writer's.
+        due: the number of the block to take next, or, while the stream waits, of the one that it has taken.
         session: of the connection that it counts by; a writer that has to tell its history again begins another.
         heard: when it was heard last, monotonic seconds.
     """
@@ -39,8 +63,7 @@ class WriterStream:
 
         Args:
             shared: the tables.
-            opening: "writer", "session", "store", "history", "position" (of the first step that follows), and "blocks",
-                of steps alone.
+            opening: "writer", "session", "store", "history", and "blocks" without items.
             heard: see above.
         """
         self._shared = shared
@@ -49,37 +72,45 @@ class WriterStream:
         self._specs = tree.flatten(self._store.spec)
         self._history = int(opening["history"])
         self._rows: np.ndarray = np.zeros(0, np.int64)  # Of the steps up to `_position`, oldest first.
-        self._position = int(opening["position"])
-        self._block: dict[str, Any] | None = None
-        for block in opening["blocks"]:
+        self._groups: list[tuple[ItemTable, dict[str, Any]]] | None = None  # Of the block that was taken.
+        self.due, self._position = 1, 0
+        if blocks := opening["blocks"]:
+            self.due, self._position = int(blocks[0]["sequence"]), int(blocks[0]["position"])
+        for block in blocks:
             self._add_steps(block)
+            self.due += 1
         self._forget()
-
-    @property
-    def confirmed(self) -> int:
-        """Returns the number of the last block that is in as a whole."""
-        return self._shared.confirmed.get(self.name, (0, 0))[0]
 
     @property
     def waits(self) -> bool:
         """Returns whether a block has been taken, and is not in as a whole."""
-        return self._block is not None
+        return self._groups is not None
+
+    def _confirmed(self) -> Confirmed:
+        return Confirmed(*self._shared.confirmed.get(self.name, ()))
 
     def take(self, block: dict[str, Any]) -> None:
-        """Takes the next block's steps; `advance` puts its items in.
+        """Takes the steps of the block that is due; `advance` puts in those of its items that are not in yet.
 
         Raises:
-            SpecError: it does not fit the tables.
+            SpecError: it is another, or does not fit the tables.
         """
-        _, done = self._shared.confirmed.get(self.name, (0, 0))
-        if int(block["sequence"]) != self.confirmed + 1:
-            done = 0  # What was confirmed since the checkpoint that the server began with was lost with that server.
         self._add_steps(block)
-        self._shared.confirmed[self.name] = (int(block["sequence"]) - 1, done)
-        self._block = block
-        self._groups = [(self._shared.items[group["table"]], group) for group in block["items"]]
+        groups = [(self._shared.items[group["table"]], group) for group in block["items"]]
+        blocks = self._confirmed().blocks
+        if self.due <= blocks:
+            groups = []  # They are in, and the answer was lost with the stream before.
+        elif self.due > blocks + 1:
+            # What was confirmed since the checkpoint that the server began with was lost with that server.
+            self._shared.confirmed[self.name] = Confirmed(self.due - 1)
+        self._groups = groups
 
     def _add_steps(self, block: dict[str, Any]) -> None:
+        if (block["sequence"], block["position"]) != (self.due, self._position):
+            raise SpecError(
+                f"Writer {self.name}: expected block {self.due} from step {self._position} on, found block "
+                f"{block['sequence']} from step {block['position']} on."
+            )
         columns = block["steps"]
         counts = {column.shape[0] for column in columns}
         if len(counts) != 1 or [(x.dtype, x.shape[1:]) for x in columns] != [(s.dtype, s.shape) for s in self._specs]:
@@ -92,8 +123,8 @@ class WriterStream:
 
     def next_table(self) -> ItemTable | None:
         """Returns the table that the next item is for; None where all are in."""
-        _, done = self._shared.confirmed[self.name]
-        for items, group in self._groups:
+        done = self._confirmed().items
+        for items, group in self._groups or ():
             if done < len(group["first"]):
                 return items
             done -= len(group["first"])
@@ -101,20 +132,21 @@ class WriterStream:
 
     def advance(self) -> bool:
         """Puts items in, as the rate limiter allows; returns whether the block is in as a whole."""
-        assert self._block is not None
-        sequence, done = self._shared.confirmed[self.name]
+        assert self._groups is not None
+        blocks, done = self._confirmed()
         begin = done
         for items, group in self._groups:
             count = len(group["first"])
             while begin < count:
                 put = items.insert_block(*self._rows_of(items, group, begin))
                 done, begin = done + put, begin + put
-                self._shared.confirmed[self.name] = (sequence, done)
+                self._shared.confirmed[self.name] = Confirmed(blocks, done)
                 if put == 0:
                     return False
             begin -= count
-        self._shared.confirmed[self.name] = (sequence + 1, 0)
-        self._block = None
+        if self.due > blocks:
+            self._shared.confirmed[self.name] = Confirmed(self.due)
+        self._groups, self.due = None, self.due + 1
         self._forget()
         return True
 

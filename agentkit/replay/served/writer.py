@@ -90,6 +90,7 @@ class _Block:
         """Returns the block."""
         return {
             "sequence": sequence,
+            "position": self.position,
             "steps": [column[: self.count] for column in self._columns],
             "starts": np.array(self._starts, np.int64),
             "items": [self._finish_group(*group) for group in self._groups],
@@ -112,8 +113,7 @@ class _Block:
 class ServedWriter(base.Writer):
     """Gathers steps and items into blocks, and sends these; made by `ServedReplay.writer`.
 
-    Each block goes in once: it has a number, and the server knows the last one that is in. What a block refers to is
-    kept here until it leaves the history, for a server that comes back and has forgotten it.
+    Each block goes in once, as `agentkit.replay.served.streams` says.
     """
 
     def __init__(self, model: SharedTables, wire: Client, history: int, timeout: float, why_late: WhyLate):
@@ -127,9 +127,8 @@ class ServedWriter(base.Writer):
         self._num_steps = 0
         self._starts = True
         self._sequence = 0
-        self._under_way: collections.OrderedDict[int, dict[str, Any]] = collections.OrderedDict()
-        self._told: collections.deque[dict[str, Any]] = collections.deque()  # Steps that are in, of the history.
-        self._told_from = 0
+        self._under_way: collections.deque[dict[str, Any]] = collections.deque()  # Sent, and not known to be in.
+        self._history: collections.deque[dict[str, Any]] = collections.deque()  # The last ones that are known to be in.
         self._begun_at = math.inf
         self._block: _Block | None = None
         self._closed = False
@@ -198,7 +197,7 @@ class ServedWriter(base.Writer):
     def num_under_way(self, table: str) -> int:
         """Returns how many items of a table are not known to be in; sends what has not gone off, if nobody writes."""
         self.push(0.0)
-        groups = [group for block in list(self._under_way.values()) for group in block["items"]]
+        groups = [group for block in list(self._under_way) for group in block["items"]]
         return sum(len(group["first"]) for group in groups if group["table"] == table)
 
     def push(self, seconds: float) -> None:
@@ -236,10 +235,10 @@ class ServedWriter(base.Writer):
             self._open()
         self._sequence += 1
         body = block.finish(self._sequence)
-        self._under_way[self._sequence] = body
-        self._ship(body)
+        self._under_way.append(body)
         self._block = self._begin(block.position + block.count)
         self._begun_at = math.inf
+        self._ship(body)
         while self._under_way and self._hear_now(0.0):
             pass
 
@@ -258,13 +257,12 @@ class ServedWriter(base.Writer):
             "session": self._session,
             "store": self._store,
             "history": self._max_steps,
-            "position": self._told_from,
-            "blocks": [{"steps": block["steps"], "starts": block["starts"]} for block in self._told],
+            "blocks": [{**block, "items": []} for block in self._history],
         }
         with as_replay_errors():
             self._wire.ask(opening, max(self._timeout, 10.0))
         self._is_known = True
-        for body in self._under_way.values():
+        for body in self._under_way:
             self._ship(body)
 
     def _hear(self, deadline: float) -> None:
@@ -275,11 +273,11 @@ class ServedWriter(base.Writer):
         """
         left = deadline - time.monotonic()
         if not self._hear_now(max(left, 0.0)) and left <= 0:
-            tables = {group["table"] for block in self._under_way.values() for group in block["items"]}
+            tables = {group["table"] for block in self._under_way for group in block["items"]}
             raise self._why_late(sorted(tables), self._timeout)
 
     def _hear_now(self, timeout: float) -> bool:
-        """Returns whether the server said within `timeout` seconds that a block is in."""
+        """Returns whether the server said within `timeout` seconds that blocks are in."""
         if not self._is_known:
             self._open()
         try:
@@ -292,11 +290,11 @@ class ServedWriter(base.Writer):
             return False
         if found is None:
             return False
-        body = self._under_way.pop(int(found[1]), None)
-        if body is not None:
-            self._told.append(body)
-            while sum(len(each["steps"][0]) for each in self._told) - len(self._told[0]["steps"][0]) >= self._max_steps:
-                self._told_from += len(self._told.popleft()["steps"][0])
+        while self._under_way and self._under_way[0]["sequence"] <= found[1]:
+            self._history.append(self._under_way.popleft())
+        end = self._history[-1]["position"] + len(self._history[-1]["steps"][0])
+        while len(self._history) > 1 and end - self._history[1]["position"] >= self._max_steps:
+            self._history.popleft()
         return True
 
     # --- the end ---------------------------------------------------------------------------------

@@ -233,6 +233,24 @@ def test_new_priorities_that_go_off_without_a_wait_arrive_in_order_or_are_said_t
     replay.close()
 
 
+def test_a_batch_that_comes_late_is_told_from_the_answer_to_ready(hosts):
+    host = hosts(pair_table())
+    replay = host.connect(default_timeout=LONG)
+    write_pairs(replay.writer(1), "pairs", range(8))
+    sampler = replay.sampler("pairs", 4, timeout=0.5)
+    host.stop()  # It is at work.
+    with pytest.raises(errors.ReplayTimeoutError):
+        next(sampler)
+    host._run()
+    assert wait_until(lambda: replay.info("pairs").num_sampled == 4)
+    sampler._timeout = LONG
+    assert sampler.ready()
+    for _ in range(3):
+        assert next(sampler).sample.data.action.shape == (4,)
+    assert sampler.ready() and replay.info("pairs").num_sampled == 12, "a batch is lost, or drawn for nobody"
+    replay.close()
+
+
 def test_a_queue_is_not_drawn_from_ahead(hosts):
     host = hosts(pair_table(max_size=64, sampler=Fifo(), rate_limiter=Queue(64), max_times_sampled=1))
     replay = host.connect(default_timeout=LONG, draw_ahead=True)
