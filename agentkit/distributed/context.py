@@ -60,8 +60,8 @@ class NodeContext:
     Attributes:
         name, role, index, incarnation, run_directory: see `NodeId`.
         store: the program's run store.
-        lost: it stops because the run store was silent for `LOST_SECONDS`, or another process has its name: started
-            again, it may find it.
+        lost: it stops because the run store was silent for `LOST_SECONDS`, or is another run's now, or because another
+            process has its name: started again, it may find its place.
     """
 
     def __init__(
@@ -85,13 +85,14 @@ class NodeContext:
         self.store = store
         self._stop = stop or threading.Event()
         self._patience = patience or Patience()
-        self._num_calls = 0
+        self._num_calls, self._in_call = 0, False
         self._counts: dict[str, int] = {}
         self._sent: dict[str, int] = {}
         self._gauges: dict[str, float] = {}
         self._totals: dict[str, int] = {}
         self._last_heartbeat = time.monotonic()
         self._ready = False
+        self._endpoint: dict[str, Any] = {}
         self.lost = False
         self._closed = threading.Event()
         self._lock = threading.Lock()
@@ -105,7 +106,8 @@ class NodeContext:
             endpoint: what handles to this node become (anything that JSON has), e.g. an address.
         """
         self.sync()  # What it has counted and gauged so far is seen by whoever sees that it is ready.
-        self.store.put(f"endpoint/{self.name}", {"incarnation": self.incarnation, "value": endpoint})
+        self._endpoint = {"incarnation": self.incarnation, "value": endpoint}
+        self.store.put(f"endpoint/{self.name}", self._endpoint)
         self._ready = True
 
     def heartbeat(self, **counts: int) -> None:
@@ -127,13 +129,17 @@ class NodeContext:
     def busy(self, what: str, seconds: float) -> Iterator[None]:
         """Announces a call that may keep the interpreter, the main loop or a stop waiting; the status shows it.
 
-        The node is not taken for dead meanwhile, nor killed as too slow to start or to stop.
+        The node is not taken for dead meanwhile, nor killed as too slow to start or to stop. A call within an announced
+        one is a part of it.
 
         Args:
             what: for people, such as "restoring replay".
             seconds: for at most how long.
         """
-        self._num_calls += 1
+        if self._in_call:
+            yield
+            return
+        self._in_call, self._num_calls = True, self._num_calls + 1
         key, call = f"busy/{self.name}", {"incarnation": self.incarnation, "number": self._num_calls, "what": what}
         self._patience.until = time.monotonic() + seconds
         with contextlib.suppress(RunStoreError):  # It is away: then nobody judges.
@@ -146,6 +152,7 @@ class NodeContext:
                 self.sync()  # Before it is judged again, it is heard.
                 self.store.put(key, None)
             self._patience.until = time.monotonic() + AFTER_CALL_SECONDS
+            self._in_call = False
 
     @property
     def should_stop(self) -> bool:
@@ -188,6 +195,8 @@ class NodeContext:
         self._totals, self._sent = reply["totals"], counts
         if reply["stop"]:
             self._stop.set()
+        if self._ready and not reply["has_endpoint"]:  # The run store was started again, and those who join ask it.
+            self.store.put(f"endpoint/{self.name}", self._endpoint)
 
     def close(self) -> None:
         """Sends the last counts and ends the heartbeats."""
@@ -207,7 +216,7 @@ class NodeContext:
                 self.sync()
                 last_heard = time.monotonic()
             except (WrongRunError, NodeTakenError) as error:
-                self.lost = isinstance(error, NodeTakenError)
+                self.lost = True
                 print(f"{self.name}: {error}", file=sys.stderr, flush=True)
                 self._stop.set()
                 return

@@ -155,9 +155,11 @@ class RunStore:
             self._stopped_nodes.discard(name)
 
     def forget_node(self, name: str) -> None:
-        """Leaves a node that is no longer wanted out of the status; its counts stay."""
+        """Forgets a node that is no longer wanted, with what it has said; its counts stay."""
         with self._lock:
             self._nodes.pop(name, None)
+            for kind in ("endpoint", "error", "busy"):  # A later node of its name begins with incarnation 0 again.
+                self._values.pop(f"{kind}/{name}", None)
 
     def status(self) -> dict[str, Any]:
         """Returns all there is, as plain values."""
@@ -257,7 +259,7 @@ class RunStore:
             if not node["supervised"]:
                 node["state"] = "done" if message["leaving"] else "ready" if message["ready"] else "joined"
             stop = name in self._stopped_nodes or (self._stop_reason is not None and not node["supervised"])
-            return {"stop": stop, "totals": dict(self._totals)}
+            return {"stop": stop, "totals": dict(self._totals), "has_endpoint": f"endpoint/{name}" in self._values}
 
 
 def _checked(message: Mapping[str, Any]) -> dict[str, Any]:

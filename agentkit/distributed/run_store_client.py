@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import secrets
 import socket
 import threading
@@ -19,6 +21,14 @@ from agentkit.wire import Client, RefusedError, WireClosedError, WireTimeoutErro
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.2
 """Seconds between two questions for a value that nobody has put yet; each pause is longer than the last."""
 
+STRANGER_SECONDS = 1.0
+"""How long a server that hangs up is listened to, and then tried once more, before it is taken for another run's."""
+
+_GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\r\n\r\n"
+"""Any run's store answers the first ten bytes, which begin libzmq's protocol; other servers may answer a line."""
+
+_ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*:([0-9]{1,5})")
+
 
 class RunStoreError(AgentkitError, RuntimeError):
     """Says that the run store does not answer, or refuses a request."""
@@ -30,6 +40,12 @@ class WrongRunError(RunStoreError, ConfigError):
 
 class NodeTakenError(RunStoreError):
     """Says that another process has the name of this node, and lives."""
+
+
+def is_address(text: str) -> bool:
+    """Returns whether a text is "host:port", of a host's name or its IPv4 address."""
+    found = _ADDRESS.fullmatch(text)
+    return found is not None and 0 < int(found[1]) < 65536
 
 
 def to_body(value: Any) -> np.ndarray:
@@ -66,12 +82,15 @@ class RunStoreClient:
             timeout: seconds that a call may take to reach the run store.
 
         Raises:
+            ConfigError: `address` is no such thing.
             WrongRunError: another run's store, or a wrong `run_id`.
             RunStoreError: no run store answers within `timeout`.
         """
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise ConfigError(f"Expected the run store's address as host:port, port 1 to 65535, found {address!r}.")
+        if not is_address(address):
+            raise ConfigError(
+                "Expected the run store's address as host:port, of a name or an IPv4 address and port 1 to 65535, "
+                f"found {address!r}."
+            )
         self.address = address
         self.run_id = run_id
         self._node = node
@@ -121,7 +140,7 @@ class RunStoreClient:
         ready: bool = True,
         leaving: bool = False,
     ) -> dict[str, Any]:
-        """Says that this node lives; ``{"stop": bool, "totals": {...}}``.
+        """Says that this node lives; ``{"stop": bool, "totals": {...}, "has_endpoint": bool}``.
 
         Raises:
             NodeTakenError: another process has claimed the node's name meanwhile.
@@ -184,7 +203,7 @@ class RunStoreClient:
                     raise NodeTakenError(f"{error}: {leaves}.") from error
                 raise RunStoreError(f"The run store refused: {error}") from error
             except (WireClosedError, WireTimeoutError) as error:
-                if self._client.is_stranger:
+                if self._client.is_stranger and self._is_another_run():
                     raise WrongRunError(
                         f"What answers at {self.address} is not this run's store: it belongs to another run or "
                         "version, or the run id is wrong. Use the address and the run id of RUN/board.json."
@@ -196,3 +215,28 @@ class RunStoreClient:
                         f"The run store at {self.address} did not answer for {timeout:g} s ({error}). "
                         "Is the program running?"
                     ) from error
+
+    def _is_another_run(self) -> bool:
+        """Returns whether a server of somebody else's is at the address, for certain.
+
+        A tunnel (``ssh -L``) or a proxy whose far end is away hangs up as such a server does, but without a word. Where
+        a server speaks, it may be this run's, which has come back in this moment: it is tried once more.
+        """
+        if not _speaks(self.address):
+            return False
+        client = Client(f"tcp://{self.address}", derive_keys(self.run_id), patience=STRANGER_SECONDS)
+        with contextlib.closing(client):
+            try:
+                client.ask(to_body({"do": "get", "key": ""}), STRANGER_SECONDS)
+            except (WireClosedError, WireTimeoutError):
+                return client.is_stranger
+        return False
+
+
+def _speaks(address: str) -> bool:
+    """Returns whether a server at an address says anything to a stranger."""
+    host, _, port = address.rpartition(":")
+    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), STRANGER_SECONDS) as probe:
+        probe.sendall(_GREETING)
+        return bool(probe.recv(1))
+    return False

@@ -89,7 +89,7 @@ class Supervisor:
             run_id: the run's secret; None makes one.
             store_port: 0 finds a free one.
         """
-        self._engine = engine
+        self._program, self._engine = program, engine
         self._directory = run_directory
         self.run_id = run_id or secrets.token_hex(16)
         self._first_error: str | None = None
@@ -134,28 +134,32 @@ class Supervisor:
         return self.store.stop_reason or "done"
 
     def scale(self, role: str, count: int) -> None:
-        """Makes a role have `count` nodes: copies of its first one are added, or its last ones stopped.
+        """Makes a role have `count` nodes: copies of the program's first one are added, or its last ones stopped.
 
         Raises:
-            UnknownNameError: no such role, or one without nodes.
+            UnknownNameError: no such role, or one without nodes in the program.
             ConfigError: `count` is negative.
         """
-        mine = [w for w in self._nodes.values() if w.node.role == role]
-        if not mine:
-            raise unknown_name("role with nodes", role, {w.node.role for w in self._nodes.values()})
+        first = next((node for node in self._program.nodes.values() if node.role == role), None)
+        if first is None:
+            raise unknown_name("role with nodes", role, {node.role for node in self._program.nodes.values()})
         if count < 0:
             raise ConfigError(f"A role cannot have {count} nodes; expected 0 or more.")
+        mine = [w for w in self._nodes.values() if w.node.role == role]
         staying = [w for w in mine if not w.leaving]
         for watched in staying[count:]:
-            watched.leaving = True
-            self._ask_to_stop(watched)
+            if watched.running is None:  # It waits for its restart, say.
+                self._forget(watched)
+            else:
+                watched.leaving = True
+                self._ask_to_stop(watched)
         taken = {w.node.index for w in mine}
         for _ in range(count - len(staying)):
             index = next(i for i in range(len(taken) + 1) if i not in taken)
             taken.add(index)
-            node = dataclasses.replace(mine[0].node, name=f"{role}-{index}", index=index)
+            node = dataclasses.replace(first, name=f"{role}-{index}", index=index)
             self.store.allow_node(node.name)
-            self._nodes[node.name] = watched = Watched(node, mine[0].role)
+            self._nodes[node.name] = watched = Watched(node, self._program.roles[role])
             self._note(watched)
 
     def kill_all(self) -> None:
@@ -295,9 +299,7 @@ class Supervisor:
         asked, watched.running, watched.kill_at = watched.kill_at is not None, None, None
         lost = why is not None
         if watched.leaving and not self._stopping:
-            watched.state = "done"
-            self.store.forget_node(watched.node.name)
-            del self._nodes[watched.node.name]
+            self._forget(watched)
             return
         if why is None and (code == EXIT_DONE or (asked and (code == EXIT_SIGNALLED or watched.state == "starting"))):
             watched.state = "done"
@@ -317,6 +319,10 @@ class Supervisor:
             self._fail(watched, why, record)
             return
         self._restart_or_fail(watched, why, record, from_outside=code in FROM_OUTSIDE and not lost)
+
+    def _forget(self, watched: Watched) -> None:
+        self.store.forget_node(watched.node.name)
+        del self._nodes[watched.node.name]
 
     def _restart_or_fail(
         self, watched: Watched, why: str, record: dict[str, Any] | None = None, from_outside: bool = False

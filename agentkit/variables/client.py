@@ -19,6 +19,10 @@ LONGEST_PERIOD = 1.0
 """Large parameters are asked for less often: fetching takes a twentieth of the time, but no period is longer."""
 
 
+def _constant(seconds: float) -> Callable[[], float]:
+    return lambda: seconds
+
+
 class VariableClient:
     """Holds the newest parameters of one name, fetched from a source, and knows their age.
 
@@ -31,7 +35,7 @@ class VariableClient:
         source: VariableSource,
         name: str = "policy",
         *,
-        update_seconds: float = 0.0,
+        update_seconds: float | Callable[[], float] = 0.0,
         max_age_seconds: float | None = None,
         timeout: float = 60.0,
         place: Callable[[Nest], Nest] = lambda params: params,
@@ -42,7 +46,7 @@ class VariableClient:
             source: where to fetch; this client's own, where it reaches another process.
             name: which variables.
             update_seconds: ask at most this often; less often where fetching would take more than a twentieth of
-                the time, down to once in a second. 0 asks at each call.
+                the time, down to once in a second. 0 asks at each call. A function where it changes with the source.
             max_age_seconds: with parameters published longer ago than this, `update` waits for newer ones
                 and, after `timeout`, raises. Choose it longer than the learner may have to wait for data:
                 a learner without data publishes nothing. None is no limit.
@@ -50,6 +54,8 @@ class VariableClient:
             place: applied once to what was fetched: ``jax.device_put`` where they come as numpy arrays, which a
                 compiled policy would take to its device again at each call.
         """
+        self._find_period = update_seconds if callable(update_seconds) else _constant(update_seconds)
+        update_seconds = self._find_period()
         if not update_seconds >= 0 or (max_age_seconds is not None and not max_age_seconds > update_seconds):
             raise ConfigError(
                 "Expected update_seconds >= 0, and max_age_seconds longer than that (or None), "
@@ -57,7 +63,6 @@ class VariableClient:
             )
         self._source = source
         self._names = (name,)
-        self._update_seconds = update_seconds
         self._max_age_seconds = math.inf if max_age_seconds is None else max_age_seconds
         self._timeout = timeout
         self._place = place
@@ -106,7 +111,7 @@ class VariableClient:
             self._wait()
 
     def _is_time(self) -> bool:
-        return self._update_seconds == 0 or time.monotonic() >= self._next_time
+        return self._find_period() == 0 or time.monotonic() >= self._next_time
 
     def _is_too_old(self) -> bool:
         # Before the first fetch there is nothing to be too old: that waits where parameters are needed.
@@ -114,7 +119,7 @@ class VariableClient:
 
     def _fetch(self) -> None:
         asked = time.monotonic()
-        self._next_time = asked + self._update_seconds
+        self._next_time = asked + self._find_period()
         try:
             found = self._source.get(self._names, newer_than=self._version)
         except (ConnectionError, TimeoutError) as error:
@@ -126,7 +131,7 @@ class VariableClient:
             self._params = self._place(found.variables[self._names[0]])
             self._published = found.published or time.time()
             cost = time.monotonic() - asked
-            self._next_time = asked + max(self._update_seconds, min(cost / FETCHING_SHARE, LONGEST_PERIOD))
+            self._next_time = asked + max(self._find_period(), min(cost / FETCHING_SHARE, LONGEST_PERIOD))
 
     def _wait(self) -> None:
         deadline = time.monotonic() + self._timeout

@@ -97,6 +97,10 @@ def test_a_port_or_a_device_that_cannot_be_is_refused_at_once(tmp_path, monkeypa
     host = ["node", "replay", "dqn", "--env", "agentkit:catch", "--steps", "9", "--run", "RUN"]
     assert main(["node", "actor", "--connect", "127.0.0.1:99999", "--run-id", SECRET]) == 2
     assert "port from 1 to 65535, found '127.0.0.1:99999'" in capsys.readouterr().err
+    for address in ("tcp://host:7700", "http://h:7700", "my host:7700"):
+        assert main(["node", "actor", "--connect", address, "--run-id", SECRET]) == 2
+        error = capsys.readouterr().err
+        assert "--connect: expected HOST:PORT, a name" in error and repr(address) in error and error.count("\n") == 1
     for words in (["node", "learner", "--connect", "a:1", "--run-id", SECRET], host):
         assert main([*words, "--listen", "nodev0"]) == 2
         assert "'nodev0' has no IPv4 address here" in capsys.readouterr().err

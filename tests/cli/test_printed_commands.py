@@ -106,15 +106,18 @@ def test_after_a_node_of_a_program_has_failed(capsys, monkeypatch):
     assert printed(capsys.readouterr().err) == [words]
 
 
-def test_by_which_others_join(capsys, monkeypatch):
+@pytest.mark.parametrize(("listen", "address"), [(None, "127.0.0.1:7000"), ("wg0", "10.8.0.1:7000")])
+def test_by_which_others_join(listen, address, capsys, monkeypatch):
+    """The device's own address: the host's name usually means another one, from which the port drops all."""
+
     def host_run(plan, *, on_start, **settings):
-        on_start("0.0.0.0:7000", "a secret")
+        on_start(address, "a secret")
         return "done"
 
     monkeypatch.setattr(external, "host_run", host_run)
     monkeypatch.setattr(node, "_plan", lambda arguments: SimpleNamespace(run_directory=FOLDER, describe=lambda: {}))
-    arguments = SimpleNamespace(listen=None, board_port=None, port=None)
+    arguments = SimpleNamespace(listen=listen, board_port=None, port=None)
     assert node._host(arguments, SimpleNamespace(run_id="a secret")) == 0
     said = capsys.readouterr().out.splitlines()[0]
     words = shlex.split(said[said.index("agentkit ") :])
-    assert words[3:] == ["--connect", "127.0.0.1:7000", "--run-id-file", f"{FOLDER}/run_id"]
+    assert words[3:] == ["--connect", address, "--run-id-file", f"{FOLDER}/run_id"]

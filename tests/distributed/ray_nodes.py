@@ -63,7 +63,8 @@ def publish_and_die(context):
 
 def read(context, index, endpoint, is_far):
     """Puts each (version, sum) that it reads into the run store; one that is far is not on the learner's machine."""
-    source = make_source(context, {**endpoint, "host": "another"} if is_far else endpoint)
+    far = {**endpoint, "host": "another", "node": "of no such name"}  # Else it learns where the learner really is.
+    source = make_source(context, far if is_far else endpoint)
     version, seen = -1, []
     context.ready()
     while not context.wait(0.05):

@@ -1,4 +1,4 @@
-"""Actors that join by themselves: each index belongs to one process at a time."""
+"""Nodes that join by themselves: each name belongs to one process at a time."""
 
 import contextlib
 import os
@@ -6,8 +6,10 @@ import threading
 
 import pytest
 
+from agentkit.agents import dqn
 from agentkit.distributed import NodeContext, NodeTakenError, RunStore, RunStoreClient
 from agentkit.distributed.context import NodeId
+from agentkit.experiment import ExperimentConfig
 from agentkit.experiment.launching import external
 
 pytestmark = pytest.mark.both_stacks
@@ -16,10 +18,10 @@ RUN = "0123456789abcdef"
 
 
 @contextlib.contextmanager
-def joined(store, life, index):
-    """An actor of a claimed index, which beats."""
-    client = RunStoreClient(store.address, RUN, node=f"actor-{index}", life=life)
-    context = NodeContext(NodeId(f"actor-{index}", "actor", index), client)
+def joined(store, life, index, role="actor"):
+    """A node of a claimed index, which beats."""
+    client = RunStoreClient(store.address, RUN, node=f"{role}-{index}", life=life)
+    context = NodeContext(NodeId(f"{role}-{index}", role, index), client)
     with contextlib.closing(client), contextlib.closing(context):
         yield context
 
@@ -47,6 +49,7 @@ def test_an_actor_whose_index_was_taken_over_leaves_and_is_to_be_started_again()
 def test_random_indices_never_collide(monkeypatch):
     monkeypatch.setattr(external, "NUM_INDICES", 8)
     monkeypatch.setattr(external, "CLAIM_SECONDS", 0.0)
+    monkeypatch.setattr("agentkit.distributed.run_store.SILENT_SECONDS", 60.0)
     with RunStore(RUN) as store, contextlib.closing(RunStoreClient(store.address, RUN)) as client:
         found = []
         threads = [
@@ -58,3 +61,23 @@ def test_random_indices_never_collide(monkeypatch):
         for thread in threads:
             thread.join()
         assert sorted(found) == list(range(8))
+
+
+@pytest.mark.parametrize(("role", "instead"), [("learner", "a run has one learner"), ("evaluator", "another --index")])
+def test_a_second_learner_or_evaluator_is_refused_until_the_first_is_gone(role, instead, tmp_path, monkeypatch):
+    """Two learners would train, publish and write checkpoints as one; a killed one takes its own place again."""
+    monkeypatch.setattr("agentkit.distributed.context.HEARTBEAT_SECONDS", 0.1)
+    monkeypatch.setattr("agentkit.distributed.run_store.SILENT_SECONDS", 60.0)
+    ran = []
+    monkeypatch.setattr(external, "run_node", lambda node, address, stop: ran.append((node.name, address.life)) or 0)
+    record = ExperimentConfig(dqn.make_agent(), "agentkit:catch", 100).describe()
+    with RunStore(RUN) as store:
+        store.put("experiment", {**record, "run_directory": str(tmp_path)})
+        assert external.join_run(role, connect=store.address, run_id=RUN) == 0
+        with joined(store, ran[0][1], 0, role) as first:
+            with pytest.raises(NodeTakenError, match=f"{role}-0 runs already: process {os.getpid()} on .*{instead}"):
+                external.join_run(role, connect=store.address, run_id=RUN)
+            first._closed.set()  # As a kill.
+            monkeypatch.setattr("agentkit.distributed.run_store.SILENT_SECONDS", 0.5)
+            assert external.join_run(role, connect=store.address, run_id=RUN) == 0
+    assert [name for name, _ in ran] == [f"{role}-0"] * 2 and len({None, *(life for _, life in ran)}) == 3

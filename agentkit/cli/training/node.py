@@ -7,7 +7,6 @@ import dataclasses
 import json
 import os
 import shlex
-import socket
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -82,9 +81,13 @@ def find_meeting(arguments: argparse.Namespace) -> Meeting:
             "and stop the run. Make one with: openssl rand -hex 16"
         )
     if address is not None:
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise ConfigError(f"--connect: expected HOST:PORT with a port from 1 to 65535, found {address!r}.")
+        from agentkit.distributed.run_store_client import is_address
+
+        if not is_address(address):
+            raise ConfigError(
+                "--connect: expected HOST:PORT, a name or an IPv4 address with a port from 1 to 65535, "
+                f"found {address!r}."
+            )
     return Meeting(address, run_id)
 
 
@@ -135,9 +138,7 @@ def _host(arguments: argparse.Namespace, meeting: Meeting) -> int:
 
     def on_start(address: str, run_id: str) -> None:
         del run_id  # A secret: the file is named, not what is in it.
-        host = "127.0.0.1" if listen == "lo" else socket.gethostname()
-        place = f"--connect {host}:{address.rpartition(':')[2]}"
-        print(f"Others join with: agentkit node learner|actor|evaluator {place}", end=" ")
+        print(f"Others join with: agentkit node learner|actor|evaluator --connect {address}", end=" ")
         named = "".join(f" --import {package}" for package in packages_of(plan.describe()))
         print(f"--run-id-file {shlex.quote(str(Path(plan.run_directory) / 'run_id'))}{named}", flush=True)
 

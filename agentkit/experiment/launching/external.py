@@ -48,6 +48,12 @@ NUM_INDICES = 10**9
 
 CLAIM_SECONDS = 0.2
 
+_INSTEAD = {
+    "learner": "Stop it before you start another: a run has one learner.",
+    "actor": "Stop it, or choose another --index, or none for a random one.",
+    "evaluator": "Stop it, or choose another --index.",
+}
+
 STOP_SECONDS = 120.0
 """How long external nodes may take to save and leave, beside the calls that they announce."""
 
@@ -219,10 +225,8 @@ def join_run(
         target, arguments, settings = actor_node, (experiment, None, replay, learner), {}
     else:
         target, arguments, settings = evaluator_node, (experiment, None, learner), {}
-    number, life = index or 0, None
-    if role == "actor":
-        with contextlib.closing(RunStoreClient(connect, run_id, timeout=timeout)) as client:
-            number, life = _claim_index(client, role, index)
+    with contextlib.closing(RunStoreClient(connect, run_id, timeout=timeout)) as client:
+        number, life = _claim_index(client, role, index)
     node = Node(f"{role}-{number}", role, number, target, arguments, settings)
     stop = threading.Event()
     with StopOnSignal(stop):
@@ -232,6 +236,8 @@ def join_run(
 def _claim_index(client: RunStoreClient, role: str, index: int | None) -> tuple[int, str]:
     """Returns the index that this process has now, and with what; two of one index would be counted twice.
 
+    None draws one for an actor, and is 0 for the others.
+
     Whoever had it may have been killed a moment ago: it is taken over as soon as the run store has missed it long
     enough. Where it is heard of again meanwhile, it lives.
 
@@ -239,6 +245,8 @@ def _claim_index(client: RunStoreClient, role: str, index: int | None) -> tuple[
         NodeTakenError: it lives.
     """
     life, start = secrets.token_hex(16), time.monotonic()
+    if index is None and role != "actor":
+        index = 0
     while True:
         number = random.SystemRandom().randrange(NUM_INDICES) if index is None else index
         other = client.claim(f"{role}-{number}", life)
@@ -246,7 +254,6 @@ def _claim_index(client: RunStoreClient, role: str, index: int | None) -> tuple[
             return number, life
         if index is not None and other["beat_age_seconds"] < time.monotonic() - start - CLAIM_SECONDS:
             raise NodeTakenError(
-                f"{role}-{index} runs already: process {other['pid']} on {other['host']}. Stop it, or choose another "
-                "--index, or none for a random one."
+                f"{role}-{index} runs already: process {other['pid']} on {other['host']}. {_INSTEAD[role]}"
             )
         time.sleep(CLAIM_SECONDS)

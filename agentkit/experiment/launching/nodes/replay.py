@@ -159,6 +159,7 @@ def _open_served(
 
     make_replay, keys = experiment.replay if callable(experiment.replay) else None, keys_at(where, context.store.run_id)
     server = stack.enter_context(contextlib.closing(ReplayServer(tables, where, keys, experiment.seed, make_replay)))
+    _announce_saves(context, server.replay)
 
     def announce() -> str:
         if server.address.startswith("tcp://"):
@@ -170,6 +171,18 @@ def _open_served(
         server.serve(seconds)
 
     return server.replay, announce, serve
+
+
+def _announce_saves(context: NodeContext, replay: Replay) -> None:
+    """Makes a replay announce each save: a learner asks for it, and this node's main loop stands still meanwhile."""
+    save = replay.save
+
+    def announce_and_save(directory: pathlib.Path) -> None:
+        size = sum(replay.info(name).size for name in replay.tables)
+        with context.busy("saving replay", contents_seconds(size)):
+            save(directory)
+
+    replay.save = announce_and_save  # type: ignore[method-assign]
 
 
 def _restore(context: NodeContext, replay: Replay, directory: pathlib.Path) -> None:

@@ -5,15 +5,18 @@ The learner's endpoint names the ways there are, and a reader takes the best one
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import socket
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, final
 
 import jax
 
-from agentkit.core import VariableSource
+from agentkit.core import VariableSource, Versioned
 from agentkit.distributed.context import NodeContext
+from agentkit.distributed.run_store_client import RunStoreError
 from agentkit.errors import ConfigError
 from agentkit.types import Nest
 from agentkit.variables import (
@@ -24,6 +27,7 @@ from agentkit.variables import (
     remove_shared_memory,
     remove_unused_shared_memory,
 )
+from agentkit.variables.served import ServedPublisher, ServedSource
 from agentkit.wire import listen_address, reachable_address
 
 PUBLISH_SECONDS = 0.02
@@ -32,6 +36,9 @@ PUBLISH_SECONDS = 0.02
 SHARED_SECONDS, SERVED_SECONDS = PUBLISH_SECONDS, 0.1
 """How often a reader looks for newer parameters: in shared memory, which disturbs nobody, and over the wire, where
 each look is a question to the learner. A quick actor takes a hundred steps in 0.1 s, and acts by old parameters."""
+
+LOOK_SECONDS = 5.0
+"""A reader that has had no newer parameters for so long asks the run store where the learner is."""
 
 
 class TransportPublisher:
@@ -98,18 +105,60 @@ def make_publisher(
         publish_seconds: between two publications, at least.
     """
     name = parameters_name(context.store.run_id, context.name)
-    endpoint: dict[str, Any] = {"host": socket.gethostname(), "shared_memory": name}
+    endpoint: dict[str, Any] = {"node": context.name, "host": socket.gethostname(), "shared_memory": name}
     remove_unused_shared_memory()
     parts: list[Any] = [_KeptOpen(SharedMemoryPublisher(name))]
     if listen != "lo":
-        from agentkit.variables.served import ServedPublisher
-
-        key = f"port/{context.name}"  # The same after a restart: its readers know no other.
+        key = f"port/{context.name}"  # The same after a restart, for readers that are connected.
         port = context.store.status()["values"].get(key)
         parts.append(ServedPublisher(context.store.run_id, listen_address(listen, port)))
         context.store.put(key, int(parts[-1].address.rpartition(":")[2]))
         endpoint["served"] = reachable_address(parts[-1].address, listen)
     return TransportPublisher(parts, endpoint, publish_seconds)
+
+
+@final
+class LearnerSource(VariableSource):
+    """Reads a learner's parameters, for one `VariableClient`, also where the learner comes back on another machine."""
+
+    def __init__(self, context: NodeContext, endpoint: Mapping[str, Any]):
+        """Takes the reader's context, and the learner's endpoint; raises as `make_source`."""
+        self._context = context
+        self._endpoint = dict(endpoint)
+        self._source = _open_source(context, endpoint)
+        self._handed_out: set[tuple[str, ...]] = set()  # By the source of this endpoint.
+        self._look_at = time.monotonic() + LOOK_SECONDS
+
+    def get(self, names: Sequence[str], newer_than: int = -1) -> Versioned | None:
+        """Implements `core.VariableSource.get`.
+
+        Raises:
+            ConnectionError, TimeoutError: the learner does not answer; it may later.
+            ConfigError: it has come back on another host, and publishes in its memory alone.
+        """
+        names = tuple(names)
+        if time.monotonic() >= self._look_at:
+            self._look_for_learner()
+        found = self._source.get(names, newer_than if names in self._handed_out else -1)
+        if found is not None:
+            self._handed_out.add(names)
+            self._look_at = time.monotonic() + LOOK_SECONDS
+        return found
+
+    def find_period(self) -> float:
+        """Returns how often to look for newer parameters, in seconds: it depends on the way that they travel."""
+        return SHARED_SECONDS if isinstance(self._source, SharedMemorySource) else SERVED_SECONDS
+
+    def _look_for_learner(self) -> None:
+        """Reads from where the learner is now, as the run store says; shared memory alone never tells that it left."""
+        node = self._endpoint["node"]
+        with contextlib.suppress(RunStoreError):  # The store is away, or was started again and has not heard of it yet.
+            found = self._context.store.get(f"endpoint/{node}", timeout=0.0)["value"]
+            if isinstance(found, Mapping) and found.get("node") == node and found != self._endpoint:
+                self._source.close()
+                self._source, self._endpoint = _open_source(self._context, found), dict(found)
+                self._handed_out.clear()
+        self._look_at = time.monotonic() + LOOK_SECONDS
 
 
 def make_source(context: NodeContext, endpoint: Mapping[str, Any]) -> VariableSource:
@@ -118,11 +167,13 @@ def make_source(context: NodeContext, endpoint: Mapping[str, Any]) -> VariableSo
     Raises:
         ConfigError: there is none: the learner is on another host, and publishes in its memory alone.
     """
+    return LearnerSource(context, endpoint)
+
+
+def _open_source(context: NodeContext, endpoint: Mapping[str, Any]) -> SharedMemorySource | ServedSource:
     if endpoint["host"] == socket.gethostname():
         return SharedMemorySource(endpoint["shared_memory"])
     if "served" in endpoint:
-        from agentkit.variables.served import ServedSource
-
         return ServedSource(endpoint["served"], context.store.run_id)
     raise ConfigError(
         f"The learner is on {endpoint['host']}, this node is on {socket.gethostname()}, and the parameters are in "
@@ -137,12 +188,10 @@ def make_client(
     place: Callable[[Nest], Nest] = jax.device_put,
 ) -> VariableClient:
     """Returns what keeps a node's copy of a learner's parameters fresh: see `VariableClient` for the arguments."""
-    source = make_source(context, endpoint)
-    shared = isinstance(source, SharedMemorySource)
+    source = LearnerSource(context, endpoint)
     return VariableClient(
-        source, update_seconds=SHARED_SECONDS if shared else SERVED_SECONDS, max_age_seconds=max_age_seconds,
-        timeout=120.0, place=place,
-    )  # fmt: skip
+        source, update_seconds=source.find_period, max_age_seconds=max_age_seconds, timeout=120.0, place=place
+    )
 
 
 def parameters_name(run_id: str, node: str) -> str:
