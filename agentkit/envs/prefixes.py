@@ -225,7 +225,7 @@ def _make_own(name: str, seed: int, **kwargs: Any) -> dm_env.Environment:
 
 
 def own_class(name: str) -> Any:
-    """Returns the class of agentkit's own environment, of one agent or of several, that ``agentkit:`` and a name make."""
+    """Returns the class that makes agentkit's own environment of this name, of one agent or of several."""
     room = "" if name in _OWN else "multi_agent."
     module, attribute = (_OWN | OWN_OF_SEVERAL_AGENTS)[name].split(".")
     return getattr(importlib.import_module(f"agentkit.envs.{room}{module}"), attribute)

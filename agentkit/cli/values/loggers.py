@@ -12,15 +12,14 @@ def parse_loggers(words: Sequence[str] | None, imports: Sequence[str] = ()) -> l
     """Returns the loggers that words such as ``tensorboard,wandb`` name.
 
     Args:
-        words: each a name of `experiment.config.logger_names`, or ``module:name`` of a module that `imports` cover;
-            several with commas.
+        words: each a name of `LOGGERS`, or ``module:name`` of a module that `imports` cover; several with commas.
         imports: packages that the user named.
 
     Raises:
         ConfigError: a word is empty, or names no function or class of the module.
         UnknownNameError: there is no such logger; proposes the nearest name.
     """
-    from agentkit.experiment.config.logger_names import NAMES
+    from agentkit.experiment.config.experiment_config import LOGGERS
 
     found: list[Any] = []
     for name in (part.strip() for word in words or () for part in word.split(",")):
@@ -28,11 +27,11 @@ def parse_loggers(words: Sequence[str] | None, imports: Sequence[str] = ()) -> l
             raise ConfigError("--log: expected names with a comma between, such as tensorboard,wandb, found none.")
         if ":" in name:
             found.append(_find(name, imports))
-        elif name in NAMES:
+        elif name in LOGGERS:
             found.append(name)
         else:
             advice = "One of your own is named MODULE:NAME, with --import MODULE."
-            raise unknown_name("logger of --log", name, NAMES, advice)
+            raise unknown_name("logger of --log", name, LOGGERS, advice)
     return list(dict.fromkeys(found))
 
 

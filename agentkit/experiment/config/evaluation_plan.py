@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple, final
 
-from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.experiment.config.run_config import RunConfig
 
 MAX_EPISODES = 10
 PART = 10
@@ -61,7 +61,7 @@ def warn_of_cut(num_cut: int, max_steps: int) -> None:
         )
 
 
-def evaluation_plan(experiment: ExperimentConfig) -> EvaluationPlan:
+def evaluation_plan(experiment: RunConfig) -> EvaluationPlan:
     """Returns an experiment's plan: in proportion where neither period nor episodes are given."""
     period, episodes = experiment.evaluation_period, experiment.evaluation_episodes
     limit = min(max(experiment.num_steps, _SHORTEST_LIMIT), LONGEST_LIMIT)

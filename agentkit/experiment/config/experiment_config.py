@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, get_args
@@ -22,7 +23,6 @@ from agentkit.envs.prefixes import registered
 from agentkit.envs.workers import check_workers
 from agentkit.errors import ConfigError, OnNan, SaysWhatWasMeant, unknown_name
 from agentkit.experiment.config import callback_record, identity
-from agentkit.experiment.config.logger_names import check_names
 from agentkit.experiment.config.recipes import encode
 from agentkit.loggers import Logger, RunInfo
 from agentkit.replay import Replay, Table
@@ -35,6 +35,8 @@ from agentkit.wrappers.base import (
 )
 
 REPLAYS = ("in_process", "reverb", "served")
+LOGGERS = ("csv", "jsonl", "mlflow", "tensorboard", "wandb")
+"""Loggers by name; "csv" is always there."""
 Seed = Annotated[int, whole("a whole number in [0, 2**31)", lambda value: 0 <= value < 2**31)]
 WhichCheckpoint = Annotated[
     str | int,
@@ -158,7 +160,7 @@ class ExperimentConfig(metaclass=SaysWhatWasMeant):
         object.__setattr__(self, "wrappers", tuple(self.wrappers))
         object.__setattr__(self, "columns", check_columns(self.columns))
         object.__setattr__(self, "callbacks", check_callbacks(self.callbacks))
-        object.__setattr__(self, "loggers", check_names(self.loggers))
+        object.__setattr__(self, "loggers", check_loggers(self.loggers))
         object.__setattr__(self, "agent", self.agent.with_num_envs(self.num_envs or 1))
         for name in ("init_from", "data"):
             path = getattr(self, name)
@@ -304,3 +306,31 @@ def check_environment_settings(config: Any) -> None:
             "--env-set clip_reward=False and --wrapper clip_reward after --wrapper observation_action_reward; in "
             "Python environment_settings={'clip_reward': False} and ClipReward after ObservationActionReward."
         )
+
+
+def check_loggers(found: Any) -> tuple[Any, ...]:
+    """Returns the loggers that a config was given, as a tuple.
+
+    Raises:
+        ConfigError: one is neither a name, nor a `Logger`, nor a function of one argument.
+        UnknownNameError: there is no logger of that name.
+    """
+    given = (found,) if isinstance(found, str | Logger) or callable(found) else tuple(found)
+    for logger in given:
+        if isinstance(logger, str):
+            if logger not in LOGGERS:
+                raise unknown_name("logger", logger, LOGGERS, "Or give a Logger of your own.")
+        elif not isinstance(logger, Logger | identity.MissingLogger) and not _takes_one(logger):
+            raise ConfigError(
+                f"loggers: expected names ({', '.join(LOGGERS)}), Logger objects, or functions RunInfo -> "
+                f"Logger, found {logger!r}."
+            )
+    return given
+
+
+def _takes_one(make: Any) -> bool:
+    try:
+        inspect.signature(make).bind(None)
+    except (TypeError, ValueError):
+        return False
+    return True

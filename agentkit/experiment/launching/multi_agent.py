@@ -76,7 +76,7 @@ def make_multi_agent_program(config: MultiAgentConfig, launch: LaunchConfig, tra
             "actor", multi_agent_actor_node, config, replays, learners, opponents,
             max_parameter_age_seconds=launch.max_parameter_age_seconds,
         )  # fmt: skip
-    plan = evaluation_plan(config)  # type: ignore[arg-type]  # It asks for what both kinds of experiment have.
+    plan = evaluation_plan(config)
     for _ in range(launch.num_evaluators if plan.period else 0):
         program.add_node(
             "evaluator", multi_agent_evaluator_node, config, learners, num_evaluators=launch.num_evaluators
@@ -123,13 +123,12 @@ def prepare_multi_agent(
         )
     if config.opponents is not None:
         check_pool(trained)
-    experiment: Any = config  # It has what both kinds of experiment are asked for.
-    directory = check_run_directory(experiment, resume)
+    directory = check_run_directory(config, resume)
     if directory is None:
         return None
     found = _find_saved(config, directory, trained) if resume else {}
-    check_code(experiment, directory)
-    write_config(experiment, directory, launch=dataclasses.asdict(launch))
+    check_code(config, directory)
+    write_config(config, directory, launch=dataclasses.asdict(launch))
     return max(found.values(), key=lambda each: each.step).state if found else None
 
 
@@ -140,7 +139,7 @@ def _find_saved(config: MultiAgentConfig, directory: pathlib.Path, trained: list
         if "launch" not in record:
             raise CheckpointError(f"{directory} is of a run in one process: use agentkit train --resume.")
         check_same_policies(config, record, directory)
-        check_same_as(record, config, f"The run {directory}")  # type: ignore[arg-type]  # It asks for what both have.
+        check_same_as(record, config, f"The run {directory}")
         found = {
             each.policy_id: checkpoint.read_latest(learner_folder(directory, each.policy_id) / "checkpoints")
             for each in trained

@@ -23,6 +23,7 @@ from agentkit.errors import AgentkitError, CheckpointError, ConfigError, says_wh
 from agentkit.experiment.checks.agent_fits import check_fit
 from agentkit.experiment.config import callback_record
 from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.experiment.config.run_config import RunConfig
 from agentkit.experiment.launching.multi_agent import find_trained, make_multi_agent_program, prepare_multi_agent
 from agentkit.experiment.launching.nodes.replay import backend_of
 from agentkit.experiment.launching.program import LaunchConfig, make_program
@@ -134,20 +135,19 @@ def _launch_several(
     on_status: Callable[[dict[str, Any]], None] | None,
 ) -> LaunchResult:
     _refuse_on_device(config)
-    experiment: Any = config  # It has what both kinds of experiment are asked for.
-    Hooks(experiment)  # Refuses callbacks of no use.
-    check_run_directory(experiment, resume)
-    check_for_processes(experiment)
-    check_installed(experiment)
+    Hooks(config)  # Refuses callbacks of no use.
+    check_run_directory(config, resume)
+    check_for_processes(config)
+    check_installed(config)
     with run_lock(config.run_directory):
         trained = find_trained(config)
         state = prepare_multi_agent(config, how, resume, trained)
         program = make_multi_agent_program(config, how, trained)
-        return _supervise(experiment, how, program, state, NoPolicy(), on_status)
+        return _supervise(config, how, program, state, NoPolicy(), on_status)
 
 
 def _supervise(
-    experiment: ExperimentConfig,
+    experiment: RunConfig,
     config: LaunchConfig,
     program: Program,
     state: Mapping[str, Any] | None,

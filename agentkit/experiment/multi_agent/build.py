@@ -67,9 +67,9 @@ def build(
     trained, players = make_policies(config, plays, agent_specs)
     self_play = SelfPlay(config.opponents, config.seed, trained) if config.opponents else None
     choose_dispatch([each.parts.state for each in trained])
-    lacking = begin(config)  # type: ignore[arg-type]  # It asks for what both kinds of experiment have.
+    lacking = begin(config)
     resume_step = None if not resume else found.step if found is not None else 0
-    logs = RunLogs(config, stack, resume_step)  # type: ignore[arg-type]
+    logs = RunLogs(config, stack, resume_step)
     replays = {each.policy_id: _open_replay(config, each, number, stack, found) for number, each in enumerate(trained)}
     counter = Counter()
     keys = dict(zip(players, keys_of_each(jax.random.PRNGKey(config.seed), len(players)), strict=True))
@@ -88,17 +88,14 @@ def build(
     for message in filter(None, (lacking, *tell(plays), unequal)):
         logs.message(message)
     evaluator = None
-    if evaluation_plan(config).period:  # type: ignore[arg-type]
+    if evaluation_plan(config).period:
         by_agent = {agent_id: players[policy_id] for agent_id, policy_id in plays.items()}
         evaluator = stack.enter_context(MultiAgentEvaluator(config, by_agent, watch))
     learners: Any = Learners({each.trained.policy_id: each.learner for each in learning})
     work = PlayAndLearn(learning, actors, loop, counter, self_play)
     contents = {f"replay-{policy_id}": replay.save for policy_id, replay in replays.items()}
     policies: Any = NoPolicy()
-    experiment, judge = config, evaluator
-    training = Training(
-        experiment, work, learners, judge, logs, hooks, policies, contents  # type: ignore[arg-type]
-    )  # fmt: skip
+    training = Training(config, work, learners, evaluator, logs, hooks, policies, contents)
     hooks.watch(lambda: loop.num_steps, lambda: learners.num_updates_done)
     if found is not None:
         training.restore(found)
@@ -200,7 +197,7 @@ def _make_actors(
     for agent_id, policy_id in plays.items():
         number = seen[policy_id] = seen.get(policy_id, -1) + 1
         _, key = jax.random.split(keys[policy_id])  # The other is the learner's.
-        key = key if number == 0 else jax.random.fold_in(key, number)
+        key = keys_of_each(key, number + 1)[number]
         if policy_id not in learning:
             actors[agent_id] = players[policy_id].make_actor(key, num_envs)
             continue

@@ -18,8 +18,7 @@ from agentkit.envs.resumable import episode_seed
 from agentkit.errors import AgentkitError, ConfigError, OnNan, SaysWhatWasMeant, SpecError, unknown_name
 from agentkit.experiment.config import callback_record, identity
 from agentkit.experiment.config.codes import parse
-from agentkit.experiment.config.experiment_config import REPLAYS, Seed, WhichCheckpoint
-from agentkit.experiment.config.logger_names import check_names
+from agentkit.experiment.config.experiment_config import REPLAYS, Seed, WhichCheckpoint, check_loggers
 from agentkit.experiment.config.recipes import check, encode
 from agentkit.experiment.runs.config_json import read_record
 from agentkit.loggers import Logger, RunInfo
@@ -169,7 +168,7 @@ class MultiAgentConfig(metaclass=SaysWhatWasMeant):
                 "for several environments does not have. Leave num_envs out (--num-envs)."
             )
         object.__setattr__(self, "environment_settings", dict(self.environment_settings))
-        object.__setattr__(self, "loggers", check_names(self.loggers))
+        object.__setattr__(self, "loggers", check_loggers(self.loggers))
         object.__setattr__(self, "callbacks", check_callbacks(self.callbacks))
         for callback in self.callbacks:
             _check_callback(callback)

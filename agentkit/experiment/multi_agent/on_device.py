@@ -162,8 +162,8 @@ def build(
     loop = DeviceLoop(_make_rounds(config, environment, plays, trained, players, already))
     learner_key, acting_key = keys_of(config.seed)
     memory = check_memory(jax.eval_shape(loop.first_state, acting_key))
-    lacking = begin(config)  # type: ignore[arg-type]  # It asks for what both kinds of experiment have.
-    logs = RunLogs(config, stack, already if resume else None)  # type: ignore[arg-type]
+    lacking = begin(config)
+    logs = RunLogs(config, stack, already if resume else None)
     for message in filter(None, (lacking, *tell(plays, "with the environments"), memory)):
         logs.message(message)
     each_step = _agent_steps_of(config, len(plays))

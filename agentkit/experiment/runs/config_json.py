@@ -15,6 +15,7 @@ from agentkit.errors import AgentkitError, ConfigError
 from agentkit.experiment.config import identity
 from agentkit.experiment.config.codes import in_short
 from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.experiment.config.run_config import RunConfig
 from agentkit.experiment.runs.lock import unwritable
 from agentkit.files import read_json
 from agentkit.version import __version__
@@ -59,7 +60,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
 _NAMES = {*_KINDS, *(field.name for field in dataclasses.fields(ExperimentConfig))}
 
 
-def check_run_directory(experiment: ExperimentConfig, resume: bool) -> pathlib.Path | None:
+def check_run_directory(experiment: RunConfig, resume: bool) -> pathlib.Path | None:
     """Returns the experiment's run folder; None if it has none.
 
     Raises:
@@ -79,7 +80,7 @@ def check_run_directory(experiment: ExperimentConfig, resume: bool) -> pathlib.P
 
 
 def write_config(
-    experiment: ExperimentConfig,
+    experiment: RunConfig,
     directory: pathlib.Path,
     launch: dict[str, Any] | None = None,
     offline: dict[str, Any] | None = None,

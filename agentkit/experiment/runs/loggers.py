@@ -17,8 +17,8 @@ from typing import Any, Self, final
 
 from agentkit import loggers
 from agentkit.errors import ConfigError, missing_extra
-from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.config.identity import MissingLogger
+from agentkit.experiment.config.run_config import RunConfig
 from agentkit.experiment.config.trust import check_logger_name
 
 _SERVICES: dict[str, Callable[[loggers.RunInfo], loggers.Logger]] = {
@@ -29,7 +29,7 @@ _PACKAGES = {"mlflow": "mlflow", "tensorboard": "tensorboardX", "wandb": "wandb"
 _RETRY_SECONDS = 300.0  # Of a service: to find that a network is away may take a minute each time.
 
 
-def check_installed(experiment: ExperimentConfig) -> None:
+def check_installed(experiment: RunConfig) -> None:
     """Looks for what the loggers of an experiment need, before anything is made.
 
     Raises:
@@ -48,7 +48,7 @@ def check_installed(experiment: ExperimentConfig) -> None:
             loggers.check_login()
 
 
-def check_for_processes(experiment: ExperimentConfig) -> None:
+def check_for_processes(experiment: RunConfig) -> None:
     """Refuses logger objects for a program of many processes, each of which would have a copy of its own.
 
     Raises:
@@ -68,7 +68,7 @@ class RunLoggers:
 
     def __init__(
         self,
-        experiment: ExperimentConfig,
+        experiment: RunConfig,
         resume_step: int | None,
         node: str | None = None,
         on_drop: Callable[[int], None] | None = None,
@@ -182,7 +182,7 @@ class RunLoggers:
 
 
 def make_logger(
-    experiment: ExperimentConfig,
+    experiment: RunConfig,
     label: str,
     resume_step: int | None,
     on_drop: Callable[[int], None] | None = None,
@@ -211,12 +211,12 @@ def _make_own(make: Callable[[loggers.RunInfo], Any], info: loggers.RunInfo) -> 
     return logger
 
 
-def _names(experiment: ExperimentConfig) -> list[str]:
+def _names(experiment: RunConfig) -> list[str]:
     named = [name for name in experiment.loggers if isinstance(name, str)]
     return list(dict.fromkeys([*named, *(["tensorboard"] if experiment.tensorboard else [])]))
 
 
-def _describe(experiment: ExperimentConfig, node: str | None, resume_step: int | None) -> loggers.RunInfo:
+def _describe(experiment: RunConfig, node: str | None, resume_step: int | None) -> loggers.RunInfo:
     record = experiment.describe()
     config = _flat(record["agent_config"])
     environment = record["environment"] or "own environment"

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from agentkit import loggers
-from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.experiment.config.run_config import RunConfig
 from agentkit.experiment.runs.loggers import RunLoggers, make_logger
 from agentkit.loggers.program_table import Speeds, program_row
 from agentkit.types import TableInfo
@@ -22,7 +22,7 @@ class RunLogs:
 
     def __init__(
         self,
-        experiment: ExperimentConfig,
+        experiment: RunConfig,
         stack: contextlib.ExitStack,
         resume_step: int | None,
         unit: str = "step",
@@ -84,7 +84,7 @@ class ProgramLog:
     manager.
     """
 
-    def __init__(self, experiment: ExperimentConfig, roles: Sequence[str], resume_step: int = 0):
+    def __init__(self, experiment: RunConfig, roles: Sequence[str], resume_step: int = 0):
         """Makes a `ProgramLog`.
 
         Args:

@@ -9,8 +9,8 @@ from typing import Any, final
 from agentkit import checkpoint
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment.config import callback_record, identity
-from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.config.recipes import names_only
+from agentkit.experiment.config.run_config import RunConfig
 from agentkit.experiment.runs.config_json import check_run_directory, read_record, write_config
 
 
@@ -19,7 +19,7 @@ class ResumeError(CheckpointError, ConfigError):
     """Says that the run cannot be resumed: its checkpoint is damaged, or another experiment's. Nothing was trained."""
 
 
-def prepare(experiment: ExperimentConfig, resume: bool) -> checkpoint.Checkpoint | None:
+def prepare(experiment: RunConfig, resume: bool) -> checkpoint.Checkpoint | None:
     """Looks at the run folder before anything is built, and returns the checkpoint to go on from, if any.
 
     Nothing is written: `begin` does that, once it is known that the run can be built.
@@ -37,7 +37,7 @@ def prepare(experiment: ExperimentConfig, resume: bool) -> checkpoint.Checkpoint
     return found
 
 
-def begin(experiment: ExperimentConfig) -> str | None:
+def begin(experiment: RunConfig) -> str | None:
     """Writes the run folder's ``config.json``, if there is to be one; warns about code that changed since the last.
 
     Returns:
@@ -54,7 +54,7 @@ def begin(experiment: ExperimentConfig) -> str | None:
 _FIXED = ("seed", "replay", "ready", "init_from", "data", "on_device")
 
 
-def check_same(experiment: ExperimentConfig, found: checkpoint.Checkpoint) -> None:
+def check_same(experiment: RunConfig, found: checkpoint.Checkpoint) -> None:
     """Refuses to go on with other settings or parts than the saved ones, where that would mix two experiments.
 
     Warns of callbacks that are missing and do not change the training.
@@ -69,7 +69,7 @@ def check_same(experiment: ExperimentConfig, found: checkpoint.Checkpoint) -> No
         )  # Else a batch may be handed in, which is asked for its number once it is made.
 
 
-def check_same_as(saved: Mapping[str, Any], experiment: ExperimentConfig, where: str) -> None:
+def check_same_as(saved: Mapping[str, Any], experiment: RunConfig, where: str) -> None:
     """Refuses to go on as `check_same` does, but for the number of environments.
 
     Args:
@@ -91,7 +91,7 @@ def check_same_as(saved: Mapping[str, Any], experiment: ExperimentConfig, where:
     callback_record.check_same(saved.get("callbacks", []), now["callbacks"], where)
 
 
-def check_num_envs(experiment: ExperimentConfig, found: checkpoint.Checkpoint) -> None:
+def check_num_envs(experiment: RunConfig, found: checkpoint.Checkpoint) -> None:
     """Refuses another number of environments than the saved one.
 
     Raises:
@@ -109,7 +109,7 @@ def _differs(where: str, what: str, saved: object, now: object) -> CheckpointErr
     )
 
 
-def check_code(experiment: ExperimentConfig, directory: pathlib.Path) -> None:
+def check_code(experiment: RunConfig, directory: pathlib.Path) -> None:
     """Warns about code that has changed since the folder's ``config.json`` was written, if it was."""
     if (directory / "config.json").is_file():
         identity.warn_of_changes(read_record(directory), experiment.describe(), directory)

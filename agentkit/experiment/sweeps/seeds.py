@@ -110,7 +110,7 @@ def run_seeds(
         raise ConfigError(f"jobs must be a whole number of at least 1, found {jobs!r}.")
     if _share_a_program(experiment):
         check_together(experiments, jobs)  # type: ignore[arg-type]  # They are of one agent.
-    check_installed(experiment)  # type: ignore[arg-type]  # It asks for what both kinds of experiment have.
+    check_installed(experiment)
     if experiment.run_directory is None:
         if resume:
             raise ConfigError("To resume, an experiment needs the run_directory it was saved in.")
@@ -196,7 +196,7 @@ def _begin_group(
             raise ConfigError(f"{folder} has the seeds {record['seeds']}; this experiment has {list(seeds)}.")
         threads: int | None = record.get("threads")
         return threads
-    check_run_directory(experiment, resume=False)  # type: ignore[arg-type]
+    check_run_directory(experiment, resume=False)
     if is_group(folder):
         raise ConfigError(f"{folder} has a group of seeds in it already. Resume it, or choose another run_directory.")
     threads = share_of_threads(jobs)

@@ -15,6 +15,7 @@ from agentkit.callbacks.base import each_environment, has
 from agentkit.environment_loop import Observer
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.experiment.config.run_config import RunConfig
 from agentkit.loggers import Logger
 from agentkit.types import Nest
 
@@ -40,7 +41,7 @@ class Hooks:
         failure: what a callback has raised; no callback is called afterwards.
     """
 
-    def __init__(self, experiment: ExperimentConfig, role: str = "run"):
+    def __init__(self, experiment: RunConfig, role: str = "run"):
         """Makes the `Hooks` of a process.
 
         Args:

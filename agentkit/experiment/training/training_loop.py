@@ -19,7 +19,7 @@ from agentkit import checkpoint
 from agentkit.errors import AgentkitError, CheckpointError
 from agentkit.experiment.checks.short_runs import no_update
 from agentkit.experiment.config.evaluation_plan import EvaluationBudget, evaluation_plan
-from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.experiment.config.run_config import RunConfig
 from agentkit.experiment.evaluation.training_films import TrainingFilms
 from agentkit.experiment.policies.loading import Policies
 from agentkit.experiment.policies.result import Result
@@ -130,7 +130,7 @@ class Training:
         num_left_out: evaluations for which there was no room.
     """
 
-    experiment: ExperimentConfig
+    experiment: RunConfig
     work: Work
     learner: Learner | OwnLearner
     evaluator: Judge | None

@@ -16,6 +16,7 @@ from agentkit.core import Adder
 from agentkit.distributed.context import NodeContext
 from agentkit.errors import ReplayClosedError
 from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.experiment.config.run_config import RunConfig
 from agentkit.experiment.launching.nodes.replay import connect_to_replay, keep_alive
 from agentkit.experiment.launching.sharing.callbacks import node_hooks
 from agentkit.experiment.launching.sharing.common import (
@@ -115,7 +116,7 @@ def connect(
 
 
 def open_log(
-    context: NodeContext, experiment: ExperimentConfig, stack: contextlib.ExitStack
+    context: NodeContext, experiment: RunConfig, stack: contextlib.ExitStack
 ) -> Callable[[dict[str, float]], None]:
     """Returns what writes an episode's record to this actor's log, by the steps of all actors."""
     label = "train" if context.index == 0 else f"train-{context.index}"

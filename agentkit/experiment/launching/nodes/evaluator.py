@@ -10,6 +10,7 @@ from typing import Any
 from agentkit.distributed.context import NodeContext
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.experiment.config.run_config import RunConfig
 from agentkit.experiment.evaluation.evaluate import Evaluator
 from agentkit.experiment.launching.sharing.callbacks import keep_states, node_hooks
 from agentkit.experiment.launching.sharing.common import count_dropped, find_spec, newest_step, resume_step, watch_steps
@@ -55,7 +56,7 @@ def evaluator_node(
         turns.take(evaluate, tell, refresh=lambda: client.update(wait=True), requested=hooks.requested.is_set)
 
 
-def open_log(context: NodeContext, experiment: ExperimentConfig, stack: contextlib.ExitStack) -> Logger:
+def open_log(context: NodeContext, experiment: RunConfig, stack: contextlib.ExitStack) -> Logger:
     """Returns the log of an evaluator."""
     label = "evaluation" if context.index == 0 else f"evaluation-{context.index}"
     return stack.enter_context(make_logger(experiment, label, resume_step(context), count_dropped(context)))

@@ -51,11 +51,10 @@ def multi_agent_actor_node(
         opponents: the endpoint of the node that keeps pools of opponents; None where all play by the newest.
         max_parameter_age_seconds: see `LaunchConfig`.
     """
-    experiment: Any = config  # It has what both kinds of experiment are asked for.
     seed, num_steps = find_start(context, config.seed, 2)
     index = find_actor_index(context, num_steps)
     with contextlib.ExitStack() as stack:
-        watch = stack.enter_context(watch_steps(context, experiment))
+        watch = stack.enter_context(watch_steps(context, config))
         environments = open_environments(config, seed, watch, stack)
         agent_specs = environments[0].agent_specs()
         plays = who_plays(config, agent_specs)
@@ -81,7 +80,7 @@ def multi_agent_actor_node(
         for each in trained:
             server, client = servers[each.policy_id], clients[each.policy_id]
             actors |= _make_actors(each, server, client, keys, index, config.num_envs, seats)
-        hooks, log = node_hooks(context, experiment), open_log(context, experiment, stack)
+        hooks, log = node_hooks(context, config), open_log(context, config, stack)
         loop = make_loop(config, environments, {agent_id: actors[agent_id] for agent_id in plays}, hooks, log)
         stepped = loop if self_play is None else SelfPlayLoop(loop, self_play)
         for client in clients.values():
@@ -139,16 +138,15 @@ def multi_agent_evaluator_node(
         learners: the endpoints of the learners.
         num_evaluators: evaluators that take turns.
     """
-    experiment: Any = config  # As above.
-    plan = evaluation_plan(experiment)
+    plan = evaluation_plan(config)
     with contextlib.ExitStack() as stack:
-        watch = stack.enter_context(watch_steps(context, experiment))
+        watch = stack.enter_context(watch_steps(context, config))
         with contextlib.closing(watch.make(lambda: config.make_environment(config.seed))) as environment:
             agent_specs = environment.agent_specs()
         plays = who_plays(config, agent_specs)
         trained, players = make_policies(config, plays, agent_specs)
         clients = {each.policy_id: make_client(context, learners[each.policy_id]) for each in trained}
-        hooks = node_hooks(context, experiment)
+        hooks = node_hooks(context, config)
         hooks.watch(count_updates=lambda: sum(client.version for client in clients.values()))
 
         def refresh() -> None:
@@ -176,7 +174,7 @@ def multi_agent_evaluator_node(
 
         refresh()
         judge = stack.enter_context(MultiAgentEvaluator(config, newest(), watch))
-        logger = evaluator.open_log(context, experiment, stack)
+        logger = evaluator.open_log(context, config, stack)
         first = newest_step(context.run_directory)
         turns = evaluator.Turns(context, plan.period, config.num_steps, num_evaluators, first)
         context.heartbeat(evaluations=0)

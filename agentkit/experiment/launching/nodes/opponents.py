@@ -65,9 +65,8 @@ def opponents_node(
         listen: the network device to listen on; "lo" is this machine alone.
     """
     assert config.opponents is not None
-    experiment: Any = config  # It has what both kinds of experiment are asked for.
     with (
-        watch_steps(context, experiment) as watch,
+        watch_steps(context, config) as watch,
         contextlib.closing(watch.make(lambda: config.make_environment(config.seed))) as environment,
     ):
         agent_specs = environment.agent_specs()

@@ -17,7 +17,7 @@ from typing import Any
 from agentkit.distributed import ProgramError
 from agentkit.distributed.context import NodeContext
 from agentkit.distributed.run_store_client import RunStoreError
-from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.experiment.config.run_config import RunConfig
 from agentkit.experiment.training.hooks import Hooks
 
 _STATES = "callbacks/"
@@ -25,11 +25,12 @@ _STOPPED_BY = "stopped_by"
 _FAILURE = "callback_failure"
 
 
-def node_hooks(context: NodeContext, experiment: ExperimentConfig) -> Hooks:
+def node_hooks(context: NodeContext, experiment: RunConfig) -> Hooks:
     """Makes the `Hooks` of a node, with the state that they had; what ends a run ends the whole program, in order."""
     # Nodes that are threads share the experiment: each has callbacks of its own, as processes have.
-    own = copy.deepcopy(tuple(experiment.callbacks))
-    hooks = Hooks(dataclasses.replace(experiment, callbacks=own), context.role)
+    either: Any = experiment  # Of one agent or of several, a dataclass.
+    own = dataclasses.replace(either, callbacks=copy.deepcopy(tuple(experiment.callbacks)))
+    hooks = Hooks(own, context.role)
 
     def end_program() -> None:
         if hooks.failure is not None:

@@ -16,6 +16,7 @@ from agentkit.distributed.worker import report_error
 from agentkit.errors import ConfigError
 from agentkit.experiment.checks.step_watch import StepTimeoutError, StepWatch, environment_name
 from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.experiment.config.run_config import RunConfig
 from agentkit.experiment.multi_agent.learner_folders import learner_folder, learner_folders
 from agentkit.scratch import named_scratch
 from agentkit.specs import EnvironmentSpec, make_environment_spec
@@ -28,7 +29,7 @@ STATUS_SECONDS = 0.5
 KEEP_ALIVE_SECONDS = 10.0
 
 
-def watch_steps(context: NodeContext, experiment: ExperimentConfig) -> StepWatch:
+def watch_steps(context: NodeContext, experiment: RunConfig) -> StepWatch:
     """Makes what ends this node where its environment hangs; the program is told before."""
 
     def tell(message: str) -> None:

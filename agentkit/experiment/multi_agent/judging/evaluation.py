@@ -99,7 +99,7 @@ class MultiAgentEvaluator:
             actor.update(wait=True)
         specs = self._environment.agent_specs()
         checks = {agent_id: StepCheck(spec, None, self._config.on_nan) for agent_id, spec in specs.items()}
-        limit = evaluation_plan(self._config).max_steps  # type: ignore[arg-type]
+        limit = evaluation_plan(self._config).max_steps
         return MultiAgentLoop(self._environment, actors, checks=checks, max_episode_steps=limit)
 
     def _make_environment(self, seed: int) -> Any:
