@@ -1,5 +1,10 @@
 """The interface that brax and MuJoCo Playground share, by an environment of a few lines."""
 
+import copy
+import dataclasses
+import importlib
+import sys
+import types
 from typing import Any, NamedTuple
 
 import jax
@@ -9,9 +14,9 @@ import pytest
 
 from agentkit import envs
 from agentkit.envs.jax.dm_environment import DmEnvironment
-from agentkit.envs.jax.foreign import BraxInterface, keywords_of
+from agentkit.envs.jax.foreign import BraxInterface, Settings, keywords_of
 from agentkit.envs.prefixes import check_known, check_settings
-from agentkit.errors import UnknownNameError
+from agentkit.errors import ConfigError, UnknownNameError
 from agentkit.testing.environment import EnvironmentContract
 
 
@@ -82,6 +87,87 @@ def test_one_observation_of_several_is_given_or_all():
 
 def test_equal_ones_are_compiled_once():
     assert make()._step is make(seed=1)._step is not make(step=0.2)._step
+
+
+@dataclasses.dataclass
+class OfArrays:
+    """Has no hash, and says of two whether they are equal by arrays."""
+
+    numbers: Any
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ([0.2, 1.0], [0.2, 2.0]),
+        ({"scales": {"pose": 1.0, "energy": [2]}}, {"scales": {"pose": 1.0, "energy": [3]}}),
+        (jnp.arange(3), jnp.arange(3.0)),
+        (OfArrays(np.arange(3)), OfArrays(np.arange(4))),
+        ("spring", "mjx"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_settings_without_a_hash_are_compared_and_given_as_they_are(one, other):
+    first, second = Settings({"x": one, "y": 1}), Settings({"y": 1, "x": copy.deepcopy(one)})
+    assert first == second and hash(first) == hash(second) and first.values["x"] is one
+    assert first != Settings({"x": other, "y": 1}) and first != Settings({"x": one, "y": True})
+
+
+def test_a_setting_that_cannot_be_compared_is_refused_in_a_line():
+    with pytest.raises(ConfigError, match="The environment's setting x is of bytearray, which has no hash") as error:
+        Settings({"x": [bytearray()]})
+    assert "\n" not in str(error.value)
+
+
+class Playground(Walk):
+    """Is a stand-in for an environment of MuJoCo Playground's, which takes its settings so."""
+
+    def __init__(self, config, overrides):
+        config.lock()
+        config.update_from_flattened_dict(overrides)
+        self.config = config
+        super().__init__(config.reward_config.scales.pose)
+
+
+@pytest.fixture
+def playground(monkeypatch):
+    """Returns `make` of the adapter, of a Playground with one environment."""
+    create = pytest.importorskip("ml_collections").config_dict.create
+
+    def get_default_config(name):
+        scales = create(pose=0.5, energy=-0.1)
+        return create(episode_length=6, action_repeat=1, reward_config=create(scales=scales, sigma=0.25))
+
+    registry = types.SimpleNamespace(
+        ALL_ENVS=("Walk",),
+        get_default_config=get_default_config,
+        load=lambda name, config_overrides: Playground(get_default_config(name), config_overrides),
+    )
+    package = types.ModuleType("mujoco_playground")
+    package.registry = registry
+    monkeypatch.setitem(sys.modules, "mujoco_playground", package)
+    monkeypatch.delitem(sys.modules, "agentkit.envs.jax.playground", raising=False)
+    yield importlib.import_module("agentkit.envs.jax.playground").make
+    sys.modules.pop("agentkit.envs.jax.playground")
+
+
+@pytest.mark.parametrize("given", [{"reward_config.scales.pose": 3.0}, {"reward_config": {"scales": {"pose": 3.0}}}])
+def test_playgrounds_configs_in_configs_take_names_with_dots_and_dicts(playground, given):
+    made = playground("Walk", **given)
+    config = made.jax_environment._made.config
+    assert config.reward_config.scales.to_dict() == {"pose": 3.0, "energy": -0.1} and config.reward_config.sigma == 0.25
+    assert made.jax_environment == playground("Walk", **given).jax_environment != playground("Walk").jax_environment
+    with pytest.raises(
+        UnknownNameError, match=r"'reward_config.scales.poes'. Did you mean 'reward_config.scales.pose'"
+    ):
+        playground("Walk", **{"reward_config.scales.poes": 1.0})
+
+
+def test_playgrounds_repeated_actions_are_refused_in_a_line(playground):
+    playground("Walk", action_repeat=1)
+    with pytest.raises(ConfigError, match="playground:Walk: action_repeat=2 would change nothing") as error:
+        playground("Walk", action_repeat=2)
+    assert "\n" not in str(error.value)
 
 
 def test_unknown_names_and_settings_are_refused_with_the_nearest():

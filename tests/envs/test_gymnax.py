@@ -10,6 +10,7 @@ if not hasattr(pytest.importorskip("gymnax.environments.environment").Environmen
 from agentkit import ExperimentConfig, envs, run, specs
 from agentkit.agents import registry
 from agentkit.envs.jax import gymnax as adapter
+from agentkit.envs.jax.foreign import Settings
 from agentkit.envs.jax.gymnax import Gymnax
 from agentkit.errors import ConfigError, UnknownNameError
 from agentkit.testing.environment import EnvironmentContract
@@ -77,7 +78,7 @@ def test_the_end_of_the_time_is_a_truncation_with_its_own_observation():
 
 
 def test_settings_go_to_the_class_or_to_its_parameters():
-    assert Gymnax("Breakout-MinAtar", (("use_minimal_action_set", False),)).action_spec().num_values == 6
+    assert Gymnax("Breakout-MinAtar", Settings({"use_minimal_action_set": False})).action_spec().num_values == 6
     assert Gymnax("Breakout-MinAtar").action_spec().num_values == 3
     with pytest.raises(UnknownNameError, match=r"'gymnax:Breakout-MinAtr'. Did you mean 'gymnax:Breakout-MinAtar'"):
         envs.make("gymnax:Breakout-MinAtr")

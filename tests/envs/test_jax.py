@@ -14,7 +14,7 @@ from agentkit.envs.jax.catch import Catch, CatchState
 from agentkit.envs.jax.memory_chain import MemoryChain, MemoryChainState
 from agentkit.envs.jax.point_mass import PointMass, PointMassState
 from agentkit.envs.jax.time_steps import first_step, next_step
-from agentkit.errors import UnknownNameError
+from agentkit.errors import ConfigError, UnknownNameError
 from agentkit.testing.environment import EnvironmentContract
 from agentkit.types import FIRST, LAST
 
@@ -143,6 +143,20 @@ def test_an_environment_in_jax_is_handed_in(handed_in):
     steps = [environment.reset(), *(environment.step(np.int32(action)) for action in (1, 0, 1, 1))]
     assert [step.step_type for step in steps] == [FIRST, 1, 1, LAST, FIRST]
     assert [step.reward for step in steps] == [None, 1.0, 0.0, 1.0, None] and steps[3].discount == 0.0
+
+
+@dataclasses.dataclass
+class Unfrozen(JaxEnvironment):
+    """Has no hash, since it is no frozen dataclass."""
+
+    observation_spec, action_spec, reset, step = Walk.observation_spec, Walk.action_spec, Walk.reset, Walk.step
+    goal: int = 3
+
+
+def test_an_environment_without_a_hash_is_refused_in_a_line():
+    with pytest.raises(ConfigError, match=r"Unfrozen has no hash .* Write its class as @dataclasses") as error:
+        envs.make(Unfrozen)
+    assert "\n" not in str(error.value)
 
 
 def test_unknown_names_and_settings_are_refused():

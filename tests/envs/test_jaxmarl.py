@@ -1,12 +1,16 @@
 """JaxMARL's environments: the contract, values beside its own functions, truncation, masks, and what is refused."""
 
+import warnings
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import agentkit
 from agentkit import envs
 from agentkit.agents import ppo
+from agentkit.envs.jax.team import JaxTeam
 from agentkit.errors import ConfigError, UnknownNameError
 from agentkit.testing.multi_agent import MultiAgentEnvironmentContract
 from agentkit.types import LAST
@@ -60,6 +64,88 @@ def test_steps_are_jaxmarls_own_and_the_end_by_its_limit_is_a_truncation(action_
     assert dones["__all__"] and timestep.step_type == LAST
     assert all(discount == 1.0 for discount in timestep.discount.values())
     np.testing.assert_allclose(timestep.observation["agent_0"], observations["agent_0"], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "most"),
+    [
+        ("HeuristicEnemySMAX", {"scenario": "3m", "enemy_shoots": False, "max_steps": 2}, 3),  # Looks before it counts.
+        ("coin_game", {"num_inner_steps": 2, "num_outer_steps": 2}, 4),
+    ],
+)
+def test_the_end_by_a_limit_that_has_another_name_or_place_is_a_truncation(name, settings, most):
+    environment = envs.make_multi_agent(f"jaxmarl:{name}", seed=0, **settings)
+    environment.reset()
+    nothing = {agent_id: np.int32(4) for agent_id in environment.agent_specs()}
+    steps = [environment.step(nothing) for _ in range(most)]
+    assert [all(each.last() for each in step.values()) for step in steps] == [False] * (most - 1) + [True]
+    assert {float(each.discount) for each in steps[-1].values()} == {1.0}
+
+
+class Robots:
+    """Is a stand-in for brax's robots in several parts, which need brax: these say themselves what is cut off."""
+
+    agents = ("a",)
+
+    def __init__(self, auto_reset=True):
+        self.auto_reset = auto_reset
+
+    def reset(self, key):
+        return {"a": jnp.zeros(1)}, jnp.int32(0)
+
+    def step_env(self, key, state, actions):
+        assert not self.auto_reset
+        is_over = state + 1 == actions["a"]
+        info = {"truncation": jnp.float32(is_over & (actions["a"] == 1))}
+        return {"a": jnp.ones(1)}, state + 1, {"a": jnp.float32(0)}, {"__all__": is_over}, info
+
+    def observation_space(self, agent_id):
+        return jaxmarl.environments.spaces.Box(0.0, 1.0, (1,))
+
+    def action_space(self, agent_id):
+        return jaxmarl.environments.spaces.Discrete(3)
+
+
+def test_what_says_itself_that_it_was_cut_off_is_believed_and_not_reset_inside(monkeypatch):
+    monkeypatch.setattr(jaxmarl, "make", lambda name, **settings: Robots(**settings))
+    environment = envs.make_multi_agent("jaxmarl:ant_4x2", seed=0, raw=True)
+    discounts = []
+    for action in (1, 2):
+        environment.reset()
+        steps = [environment.step({"a": np.int32(action)})["a"] for _ in range(action)]
+        assert steps[-1].last()
+        discounts.append(float(steps[-1].discount))
+    assert discounts == [1.0, 0.0]
+
+
+def make_spread(**settings):
+    return envs.make_multi_agent("jaxmarl:MPE_simple_spread_v3", raw=True, **settings).jax_environment
+
+
+def test_scenarios_and_layouts_are_found_by_name_or_given_as_they_are():
+    from jaxmarl.environments.smax import map_name_to_scenario
+
+    def make(name, **settings):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # Overcooked's, of itself.
+            return envs.make_multi_agent(f"jaxmarl:{name}", raw=True, **settings).jax_environment
+
+    assert len(make("SMAX", scenario="3m").action_spec()) == 6
+    one, other = (make("SMAX", scenario=map_name_to_scenario("3m")) for _ in range(2))
+    assert one == other and one.action_spec() == make("SMAX", scenario="3m").action_spec()
+    assert one != make("SMAX", scenario=map_name_to_scenario("2s3z"))
+    ring = make("overcooked", layout=jaxmarl.environments.overcooked_layouts["coord_ring"])
+    assert ring.observation_spec() == make("overcooked", layout="coord_ring").observation_spec()
+    assert ring.observation_spec()["agent_0"].shape == (5, 5, 26)
+    with pytest.raises(UnknownNameError, match=r"scenario of jaxmarl:SMAX '3n'. Did you mean '3m'"):
+        make("SMAX", scenario="3n")
+
+
+def test_resets_may_be_drawn_from_a_pool():
+    assert make_spread(reset_pool=3).reset_pool == 3 and JaxTeam(make_spread(reset_pool=3)).reset_pool == 3
+    assert make_spread().reset_pool is None
+    with pytest.raises(ConfigError, match="reset_pool: expected a whole number"):
+        make_spread(reset_pool=0)
 
 
 def test_what_jaxmarl_does_not_have_is_refused():

@@ -38,9 +38,9 @@ def make(
     check_settings(
         f"brax:{name}", settings, ["episode_length", "reset_pool", *keywords_of(known[name], brax_envs.PipelineEnv)]
     )
-    environment = BraxInterface(_build, (name, tuple(sorted(settings.items()))), episode_length)
+    environment = BraxInterface(_build, (name, Settings(settings)), episode_length)
     return DmEnvironment(with_reset_pool(environment, reset_pool), seed)
 
 
 def _build(name: str, settings: Settings) -> Any:
-    return brax_envs.get_environment(name, **dict(settings))
+    return brax_envs.get_environment(name, **settings.values)

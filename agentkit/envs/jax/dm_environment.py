@@ -15,6 +15,7 @@ from agentkit import specs
 from agentkit.child import check_not_forked
 from agentkit.envs.base import checked_action
 from agentkit.envs.jax.base import JaxEnvironment
+from agentkit.errors import ConfigError
 from agentkit.types import Nest
 
 _STEP_TYPES = tuple(dm_env.StepType)
@@ -81,9 +82,24 @@ class DmEnvironment(dm_env.Environment):
         return self.jax_environment.render(self._state)
 
 
-@functools.lru_cache(maxsize=16)
 def compiled_steps(environment: JaxEnvironment) -> tuple[Callable[..., tuple], Callable[..., tuple]]:
-    """Returns ``key -> (key, state, time step)`` and ``(key, state, action) -> (key, state, time step)``."""
+    """Returns ``key -> (key, state, time step)`` and ``(key, state, action) -> (key, state, time step)``.
+
+    Raises:
+        ConfigError: the environment has no hash.
+    """
+    try:
+        hash(environment)
+    except TypeError as error:
+        raise ConfigError(
+            f"The environment {type(environment).__name__} has no hash ({error}), by which equal ones are compiled "
+            "once. Write its class as @dataclasses.dataclass(frozen=True), with tuples in the place of lists."
+        ) from error
+    return _compiled_once(environment)
+
+
+@functools.lru_cache(maxsize=16)
+def _compiled_once(environment: JaxEnvironment) -> tuple[Callable[..., tuple], Callable[..., tuple]]:
 
     def reset(key: jax.Array) -> tuple:
         key, own = jax.random.split(key)

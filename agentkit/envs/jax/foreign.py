@@ -16,11 +16,58 @@ import numpy as np
 from agentkit import specs
 from agentkit.envs.jax.base import JaxEnvironment
 from agentkit.envs.jax.time_steps import first_step, next_step
-from agentkit.errors import SpecError, unknown_name
+from agentkit.errors import ConfigError, SpecError, unknown_name
 from agentkit.types import Array, Nest
 
-Settings = tuple[tuple[str, Any], ...]
-"""Names and values, in order, so that environments of equal settings are equal and compiled once."""
+
+@final
+class Settings:
+    """Holds the settings of an environment, so that environments of equal ones are equal and compiled once.
+
+    Lists, dicts and arrays have no hash, so they are compared by what is in them.
+
+    Attributes:
+        values: by name, as they were given.
+    """
+
+    def __init__(self, values: Mapping[str, Any] | None = None):
+        """Takes the settings by name.
+
+        Raises:
+            ConfigError: one cannot be compared.
+        """
+        self.values = dict(values or {})
+        self._form = tuple((name, _comparable(name, self.values[name])) for name in sorted(self.values))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Settings) and self._form == other._form
+
+    def __hash__(self) -> int:
+        return hash(self._form)
+
+    def __repr__(self) -> str:
+        return f"Settings({self.values})"
+
+
+def _comparable(name: str, value: Any) -> Any:
+    """Returns what stands for a setting's value: equal for equal ones, and with a hash."""
+    if isinstance(value, Mapping):
+        return type(value), frozenset((key, _comparable(name, each)) for key, each in value.items())
+    if isinstance(value, list | tuple):
+        return type(value), tuple(_comparable(name, each) for each in value)
+    if isinstance(value, np.ndarray | jax.Array):
+        return value.shape, str(value.dtype), np.asarray(value).tobytes()
+    try:
+        hash(value)
+    except TypeError as error:
+        if dataclasses.is_dataclass(value):  # One with arrays in it, such as flax makes.
+            fields = [getattr(value, field.name) for field in dataclasses.fields(value)]
+            return type(value), tuple(_comparable(name, each) for each in fields)
+        raise ConfigError(
+            f"The environment's setting {name} is of {type(value).__name__}, which has no hash, so that nobody knows "
+            "whether two are equal. Give numbers, texts, lists, dicts, arrays or a frozen dataclass."
+        ) from error
+    return type(value), value
 
 
 def keywords_of(*functions: Callable[..., Any]) -> list[str]:

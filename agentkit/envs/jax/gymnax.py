@@ -42,7 +42,7 @@ def make(name: str, seed: int = 0, reset_pool: int | None = None, **settings: An
         ConfigError: gymnax is older than 1.0.
         SpecError: its observations or actions are none that agents take.
     """
-    environment = Gymnax(name, tuple(sorted(settings.items())))
+    environment = Gymnax(name, Settings(settings))
     environment.observation_spec(), environment.action_spec()
     return DmEnvironment(with_reset_pool(environment, reset_pool), seed)
 
@@ -56,11 +56,11 @@ class Gymnax(JaxEnvironment):
 
     Attributes:
         name: see `make`.
-        settings: likewise, as pairs, so that equal ones are compiled once.
+        settings: likewise.
     """
 
     name: str
-    settings: Settings = ()
+    settings: Settings = dataclasses.field(default_factory=Settings)
 
     @functools.cached_property
     def _made(self) -> tuple[Any, Any]:
@@ -74,9 +74,10 @@ class Gymnax(JaxEnvironment):
             )
         own = inspect.signature(type(environment)).parameters
         fields = [field.name for field in dataclasses.fields(params)]
-        check_settings(f"gymnax:{self.name}", [key for key, _ in self.settings], ["reset_pool", *own, *fields])
-        environment, params = gymnax.make(self.name, **{key: x for key, x in self.settings if key in own})
-        return environment, params.replace(**{key: x for key, x in self.settings if key not in own})
+        check_settings(f"gymnax:{self.name}", self.settings.values, ["reset_pool", *own, *fields])
+        given = self.settings.values
+        environment, params = gymnax.make(self.name, **{key: x for key, x in given.items() if key in own})
+        return environment, params.replace(**{key: x for key, x in given.items() if key not in own})
 
     @functools.cached_property
     def _dtypes(self) -> Nest:

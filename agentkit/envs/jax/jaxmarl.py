@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any, final
 
 import dm_env
@@ -16,32 +17,42 @@ from agentkit.core import MultiAgentEnvironment
 from agentkit.envs.jax.foreign import Settings, cast, dtypes_after_a_step, spec_of_space
 from agentkit.envs.jax.multi_agent_base import JaxMultiAgentEnvironment
 from agentkit.envs.jax.multi_agent_host import HostMultiAgentEnvironment
+from agentkit.envs.jax.pooled import checked_size
 from agentkit.envs.jax.time_steps import first_step_of, next_step_of
 from agentkit.envs.prefixes import check_known
-from agentkit.errors import ConfigError, missing_extra
+from agentkit.errors import ConfigError, missing_extra, unknown_name
 from agentkit.types import AgentId, Array, Nest
 
 try:
     import jaxmarl
+    from jaxmarl.environments import overcooked_layouts, overcooked_v2_layouts
+    from jaxmarl.environments.smax.smax_env import MAP_NAME_TO_SCENARIO
     from jaxmarl.registration import registered_envs
 except ImportError as error:
     raise missing_extra("jaxmarl", "jaxmarl") from error
 
+_LIMITS = {"max_steps": "step", "num_outer_steps": "outer_t"}
+"""What an environment calls its limit of steps, or of the episodes in one (storm, coin_game), and its state the count.
 
-def make(name: str, seed: int = 0, **settings: Any) -> MultiAgentEnvironment:
+Brax's in several parts (ant_4x2) say themselves when they were cut off, and Hanabi has no limit."""
+
+
+def make(name: str, seed: int = 0, reset_pool: int | None = None, **settings: Any) -> MultiAgentEnvironment:
     """Makes one of JaxMARL's environments, as an ordinary one of several agents.
 
     Args:
         name: as JaxMARL has it, such as ``MPE_simple_spread_v3`` or ``overcooked``.
         seed: of the episodes.
-        **settings: of its class (``max_steps=50``).
+        reset_pool: see `base.JaxEnvironment`.
+        **settings: of its class (``max_steps=50``). A scenario of SMAX or a layout of Overcooked may be a name of
+            JaxMARL's (``scenario="3m"``).
 
     Raises:
-        UnknownNameError: there is no such environment; proposes the nearest one.
+        UnknownNameError: there is no such environment, scenario or layout; proposes the nearest one.
         ConfigError: it does not take such a setting.
         SpecError: its observations or actions are none that agents take.
     """
-    environment = JaxMarl(name, tuple(sorted(settings.items())))
+    environment = JaxMarl(name, Settings(settings), checked_size(reset_pool))
     environment.observation_spec(), environment.action_spec()
     return HostMultiAgentEnvironment(environment, seed)
 
@@ -52,25 +63,33 @@ class JaxMarl(JaxMultiAgentEnvironment):
     """Steps one of JaxMARL's environments by its own functions, without the reset that its ``step`` has inside.
 
     An episode is over when it is for all: an agent that is out of the game before acts on, as in JaxMARL's own
-    algorithms. The end by its limit of steps is a truncation, all others are terminations. Where it says which actions
-    there are, observations become ``{"observation": ..., "action_mask": bool [A]}``. Continuous actions are scaled from
-    [-1, 1].
+    algorithms. The end at its limit of steps is a truncation, also where the game is decided at that very step; all
+    others are terminations. Where it says which actions there are, observations become ``{"observation": ...,
+    "action_mask": bool [A]}``. Continuous actions are scaled from [-1, 1].
 
     Attributes:
         name: see `make`.
-        settings: likewise, as pairs, so that equal ones are compiled once.
+        settings: likewise.
+        reset_pool: likewise.
     """
 
     name: str
-    settings: Settings = ()
+    settings: Settings = dataclasses.field(default_factory=Settings)
+    reset_pool: int | None = None
 
     @functools.cached_property
     def _environment(self) -> Any:
         check_known("jaxmarl", self.name, registered_envs)
+        settings = _looked_up(self.name, self.settings.values)
         try:
-            return jaxmarl.make(self.name, **dict(self.settings))
+            made = jaxmarl.make(self.name, **settings)
+            if getattr(made, "auto_reset", False):  # Brax's wrapper would put a reset's observation at the end.
+                made = jaxmarl.make(self.name, **{**settings, "auto_reset": False})
         except (TypeError, AssertionError) as error:
             raise ConfigError(f"jaxmarl:{self.name} does not take these settings: {error}") from error
+        except (ImportError, ValueError) as error:
+            raise ConfigError(f"jaxmarl:{self.name} cannot be made: {error}") from error
+        return made
 
     @functools.cached_property
     def _spaces(self) -> dict[AgentId, tuple[specs.Array, specs.Array]]:
@@ -138,15 +157,19 @@ class JaxMarl(JaxMultiAgentEnvironment):
 
     def step(self, state: Any, action: dict[AgentId, Array], key: Array) -> tuple[Any, dm_env.TimeStep]:
         """Takes the actions of all."""
-        environment = self._environment
-        observations, state, rewards, dones, _ = environment.step_env(key, state, self._scale(action))
+        observations, state, rewards, dones, info = self._environment.step_env(key, state, self._scale(action))
         is_over = dones["__all__"]
-        is_cut = jnp.array(False)
-        if hasattr(environment, "max_steps") and hasattr(state, "step"):
-            is_cut = is_over & (state.step >= environment.max_steps)
+        is_cut = is_over & self._is_at_its_limit(state, info)
         rewards = {agent_id: jnp.reshape(rewards[agent_id], ()) for agent_id in self._spaces}
         timestep = next_step_of(self._observed(observations, state), rewards, is_over & ~is_cut, is_cut)
         return cast(state, self._dtypes), timestep
+
+    def _is_at_its_limit(self, state: Any, info: Mapping[str, Any]) -> Array:
+        count_of = getattr(state, "state", state)  # SMAX with enemies that play by themselves has its state inside.
+        for limit, count in _LIMITS.items():
+            if hasattr(self._environment, limit) and hasattr(count_of, count):
+                return jnp.asarray(getattr(count_of, count) >= getattr(self._environment, limit))
+        return jnp.asarray(info.get("truncation", 0)) > 0
 
     def _observed(self, observations: dict[AgentId, Array], state: Any) -> dict[AgentId, Nest]:
         seen: dict[AgentId, Nest] = {
@@ -167,3 +190,15 @@ class JaxMarl(JaxMultiAgentEnvironment):
             return legal
         available: dict[AgentId, Array] = self._environment.get_avail_actions(state)
         return available
+
+
+def _looked_up(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings with scenarios and layouts in the places of their names."""
+    found = dict(settings)
+    layouts = overcooked_v2_layouts if name == "overcooked_v2" else overcooked_layouts
+    for setting, known in (("scenario", MAP_NAME_TO_SCENARIO), ("layout", layouts)):
+        if isinstance(given := found.get(setting), str):
+            if given not in known:
+                raise unknown_name(f"{setting} of jaxmarl:{name}", given, known)
+            found[setting] = known[given]
+    return found

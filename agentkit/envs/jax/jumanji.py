@@ -39,7 +39,7 @@ def make(name: str, seed: int = 0, reset_pool: int | None = None, **settings: An
         UnknownNameError: there is no such environment, or no such setting; proposes the nearest one.
         SpecError: it has several agents.
     """
-    environment = Jumanji(name, tuple(sorted(settings.items())))
+    environment = Jumanji(name, Settings(settings))
     environment.check()
     return DmEnvironment(with_reset_pool(environment, reset_pool), seed)
 
@@ -51,15 +51,15 @@ class Jumanji(JaxEnvironment):
 
     Attributes:
         name: see `make`.
-        settings: likewise, as pairs, so that equal ones are compiled once.
+        settings: likewise.
     """
 
     name: str
-    settings: Settings = ()
+    settings: Settings = dataclasses.field(default_factory=Settings)
 
     @functools.cached_property
     def _made(self) -> Any:
-        return jumanji.make(self.name, **dict(self.settings))
+        return jumanji.make(self.name, **self.settings.values)
 
     def check(self) -> None:
         """Refuses an unknown name or setting, and an environment of several agents.
@@ -71,7 +71,7 @@ class Jumanji(JaxEnvironment):
         check_known("jumanji", self.name, jumanji.registered_environments())
         check_settings(
             f"jumanji:{self.name}",
-            [key for key, _ in self.settings],
+            self.settings.values,
             ["reset_pool", *keywords_of(type(jumanji.make(self.name).unwrapped))],
         )
         shape = tuple(self._made.reward_spec.shape)

@@ -43,7 +43,7 @@ def make(name: str, seed: int = 0, reset_pool: int | None = None, **settings: An
     """
     check_known("navix", name, navix.registry())
     check_settings(f"navix:{name}", settings, ["reset_pool", *inspect.signature(Environment).parameters])
-    environment = Navix(name, tuple(sorted(settings.items())))
+    environment = Navix(name, Settings(settings))
     environment.observation_spec()
     return DmEnvironment(with_reset_pool(environment, reset_pool), seed)
 
@@ -55,15 +55,15 @@ class Navix(JaxEnvironment):
 
     Attributes:
         name: see `make`.
-        settings: likewise, as pairs, so that equal ones are compiled once.
+        settings: likewise.
     """
 
     name: str
-    settings: Settings = ()
+    settings: Settings = dataclasses.field(default_factory=Settings)
 
     @functools.cached_property
     def _made(self) -> Any:
-        return navix.make(self.name, **dict(self.settings))
+        return navix.make(self.name, **self.settings.values)
 
     @functools.cached_property
     def _dtypes(self) -> Any:

@@ -56,13 +56,16 @@ class Pooled(JaxEnvironment):
 
 
 def with_reset_pool(environment: JaxEnvironment, size: Any) -> JaxEnvironment:
-    """Returns the environment with a pool of resets; itself where there is to be none.
+    """Returns the environment with a pool of resets; itself where there is to be none; see `checked_size`."""
+    return environment if checked_size(size) is None else Pooled(environment, size)
+
+
+def checked_size(size: Any) -> int | None:
+    """Returns the size of a pool of resets.
 
     Raises:
-        ConfigError: the size is no number of resets.
+        ConfigError: it is no number of resets.
     """
-    if size is None:
-        return environment
-    if type(size) is not int or size < 1:
+    if size is not None and (type(size) is not int or size < 1):
         raise ConfigError(f"reset_pool: expected a whole number of at least 1, or None, found {size!r}.")
-    return Pooled(environment, size)
+    return size

@@ -29,6 +29,11 @@ class JaxTeam(JaxEnvironment):
 
     environment: JaxMultiAgentEnvironment
 
+    @property
+    def reset_pool(self) -> int | None:  # type: ignore[override]
+        """Returns that of the environment."""
+        return self.environment.reset_pool
+
     def observation_spec(self) -> dict[str, Any]:
         """Returns the specs of a team: of the agents, of who is active, and of the state where there is one."""
         agents = dict(sorted(self.environment.observation_spec().items()))
