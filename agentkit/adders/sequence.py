@@ -16,6 +16,23 @@ from agentkit.types import Nest
 EndOfEpisode = Literal["pad", "truncate", "overlap", "continue"]
 
 
+def check_period(length: int, period: int) -> None:
+    """Refuses sequences that would leave out rows between them.
+
+    Args:
+        length: rows in a sequence.
+        period: rows from the start of one sequence to the next.
+
+    Raises:
+        ConfigError: there would be such rows, or none in a sequence.
+    """
+    if length < 1 or not 1 <= period <= length:
+        raise ConfigError(
+            f"Expected length >= 1 and 1 <= period <= length (a longer period would lose steps), "
+            f"found length {length} and period {period}."
+        )
+
+
 class SequenceAdder(core.Adder):
     """Writes `Step` sequences of ``[length, ...]``, a new one starting every `period` rows.
 
@@ -77,11 +94,7 @@ class SequenceAdder(core.Adder):
         Raises:
             ConfigError: a setting is impossible.
         """
-        if length < 1 or not 1 <= period <= length:
-            raise ConfigError(
-                f"Expected length >= 1 and 1 <= period <= length (a longer period would lose steps), "
-                f"found length {length} and period {period}."
-            )
+        check_period(length, period)
         if end_of_episode not in get_args(EndOfEpisode):
             raise ConfigError(f"end_of_episode must be one of {get_args(EndOfEpisode)}, found {end_of_episode!r}.")
         self._stream = StepWriter(find_writer(writer, self.history(length)), spec, tables, length, extras_spec)

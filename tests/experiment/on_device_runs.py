@@ -11,9 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from agentkit import checkpoint, specs
+from agentkit.actors.policy import stateless_policy
+from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.envs.jax.base import JaxEnvironment
 from agentkit.envs.jax.multi_agent_base import JaxMultiAgentEnvironment
 from agentkit.envs.jax.time_steps import first_step, first_step_of, next_step, next_step_of
+from agentkit.experiment.on_device.loop import DeviceLoop, make_rounds
+from agentkit.experiment.on_device.several.acting import Seat
+from agentkit.experiment.on_device.several.rounds import SeveralRounds
+from agentkit.learning import Update, UpdateOutput
 from agentkit.learning.finite import start_tally
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -37,6 +43,21 @@ class Endless(JaxEnvironment):
 
     def step(self, state, action, key):
         return state + 1, next_step(jnp.full(1, 10.0), self.reward, truncated=state + 1 == 3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Marked(Endless):
+    """Shows all along the number that its reset has drawn."""
+
+    reset_pool: int | None = None
+
+    def reset(self, key):
+        mark = jax.random.uniform(key, (1,))
+        return (jnp.int32(0), mark), first_step(mark)
+
+    def step(self, state, action, key):
+        time, timestep = super().step(state[0], action, key)
+        return (time, state[1]), timestep._replace(observation=state[1])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +87,42 @@ class Counting(JaxMultiAgentEnvironment):
         rewards = {"a": jnp.where(count == self.bad_at, jnp.nan, count) - wrong["a"], "b": 10.0 * count - wrong["b"]}
         timestep = next_step_of(self._observe(count), rewards, truncated=count == 2)
         return count, timestep._replace(discount={"a": jnp.where(count == 2, 0.0, 1.0), "b": jnp.float32(1.0)})
+
+
+@dataclasses.dataclass(frozen=True)
+class Alone(JaxMultiAgentEnvironment):
+    """Is an environment of one agent as one of several."""
+
+    inside: JaxEnvironment
+    reset_pool: int | None = None
+
+    def observation_spec(self):
+        return {"only": self.inside.observation_spec()}
+
+    def action_spec(self):
+        return {"only": self.inside.action_spec()}
+
+    def reset(self, key):
+        state, timestep = self.inside.reset(key)
+        return state, self._of(timestep)
+
+    def step(self, state, action, key):
+        state, timestep = self.inside.step(state, action["only"], key)
+        return state, self._of(timestep)
+
+    def _of(self, timestep):
+        return type(timestep)(timestep.step_type, *({"only": field} for field in timestep[1:]))
+
+
+def idle_loop(several):
+    """A loop in which nothing is learnt: of `Marked` with a pool of 3 in 2 environments, or of it as one of several."""
+    update = Update(lambda key: (), lambda training, batch: (training, UpdateOutput({})), lambda _: {"policy": ()})
+    policy = stateless_policy(lambda params, key, observation: jnp.int32(0))
+    experience = Transitions(ReplayConfig(n_step=1, replay_size=300, min_replay_size=300))
+    if not several:
+        return DeviceLoop(make_rounds(Marked(reset_pool=3), policy, update, experience, 2))
+    seats = [Seat("only", ("only",), policy, update, experience)]
+    return DeviceLoop(SeveralRounds(Alone(Marked(), reset_pool=3), seats, 2))
 
 
 def begin(loop, init):

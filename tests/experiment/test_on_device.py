@@ -16,11 +16,11 @@ from agentkit.callbacks import Callback
 from agentkit.envs.jax.cartpole import CartPole
 from agentkit.envs.jax.memory_chain import MemoryChain
 from agentkit.envs.jax.point_mass import PointMass
-from agentkit.envs.jax.time_steps import first_step
 from agentkit.errors import ConfigError, NonFiniteError
 from agentkit.experiment import ResumeError, load
 from agentkit.experiment.on_device.acting import start
 from agentkit.experiment.on_device.loop import MOST_ROUNDS, DeviceLoop, make_rounds
+from agentkit.experiment.on_device.replay.store import stores_of
 from agentkit.experiment.on_device.segments import collect
 from agentkit.learning import Linear, Update, UpdateOutput
 from agentkit.learning.compiled import initial_state
@@ -31,8 +31,10 @@ from agentkit.types import LAST, Step, has_action
 from agentkit.wrappers.reward_scale import RewardScale
 from tests.experiment.on_device_runs import (
     Endless,
+    Marked,
     assert_equal,
     begin,
+    idle_loop,
     kill_after_170_steps,
     leaves_of,
     rows_of,
@@ -179,21 +181,6 @@ def test_a_chunk_ends_with_the_round_that_reaches_its_target():
     assert np.asarray(chunk.report.episodes.total_length)[:4].tolist() == [12, 12, 24, 0]
 
 
-@dataclasses.dataclass(frozen=True)
-class Marked(Endless):
-    """Shows all along the number that its reset has drawn."""
-
-    reset_pool: int | None = None
-
-    def reset(self, key):
-        mark = jax.random.uniform(key, (1,))
-        return (jnp.int32(0), mark), first_step(mark)
-
-    def step(self, state, action, key):
-        time, timestep = super().step(state[0], action, key)
-        return (time, state[1]), timestep._replace(observation=state[1])
-
-
 @pytest.mark.parametrize(("pool", "most"), [(3, 3), (None, 12)])
 def test_resets_are_drawn_from_a_pool_that_each_round_makes_anew(pool, most):
     """And it does not show in which chunk a round is."""
@@ -216,6 +203,24 @@ def test_resets_are_drawn_from_a_pool_that_each_round_makes_anew(pool, most):
     assert len(np.unique(np.concatenate(seen[1:]))) == sum(map(len, seen[1:]))
     whole = loop.run((), loop.start(jax.random.PRNGKey(0)), start_tally(0), 10**6, 4)
     assert_equal(whole.state, first.state)
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["one", "several"])
+def test_targets_on_the_way_do_not_show_where_resets_are_drawn_from_a_pool(several):
+    """In the landing tier, since it alone notices that a film or an evaluation changes the training."""
+    loop = idle_loop(several)
+    states = []
+    for targets in ([200], [7, 40, 41, 96, 200]):
+        training, tally = ({"only": each} for each in ((), start_tally(0))) if several else ((), start_tally(0))
+        state = loop.start(jax.random.PRNGKey(0))
+        for target in targets:
+            training, state, tally, _, _ = loop.run(training, state, tally, target, 100)
+        states.append(state)
+    assert_equal(*states)
+    (store,) = stores_of(states[0].store).values()
+    seen = np.asarray(store.ring.items.observation)[: int(store.ring.size), 0]
+    marks = [set(seen[i : i + 64].tolist()) for i in range(0, 192, 64)]  # Of a round each.
+    assert all(len(each) <= 3 + 2 for each in marks) and len(set.union(*marks)) > 6
 
 
 def plan(environment="jax:catch", name="a2c", num_steps=200, agent_settings=(), **settings):

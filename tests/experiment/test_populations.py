@@ -25,10 +25,16 @@ from agentkit.agents.common.experience import (
 from agentkit.cli import main
 from agentkit.envs.jax.cartpole import CartPole
 from agentkit.errors import ConfigError
+from agentkit.experiment.on_device import checks
+from agentkit.experiment.on_device.acting import start, take_step
 from agentkit.experiment.on_device.build import find_parts
-from agentkit.experiment.on_device.loop import DeviceLoop, make_rounds
-from agentkit.experiment.on_device.members import Members
+from agentkit.experiment.on_device.checks import check_memory
+from agentkit.experiment.on_device.loop import DeviceLoop, make_rounds, store_size
+from agentkit.experiment.on_device.members import AXIS, Members
 from agentkit.experiment.on_device.population import Population
+from agentkit.experiment.on_device.replay.learning import ReplayLearning
+from agentkit.experiment.on_device.replay.ring import insert
+from agentkit.experiment.on_device.rounds import Progress
 from agentkit.experiment.sweeps import run_sweep, together
 from agentkit.experiment.sweeps.jobs import read_outcome
 from agentkit.experiment.sweeps.plan import SweepPlan
@@ -108,6 +114,50 @@ def test_a_member_comes_out_as_it_would_alone(experience):
         assert target <= int(member.acting.num_steps) < target + 10 and int(alone.tally[0]) > 3
         seen.append((int(member.acting.num_episodes), round(float(alone.training), 3)))
     assert len(set(seen)) == 3 and seen[0][0] > 4
+
+
+@pytest.mark.parametrize("metrics", [{}, {"loss": 1.0}], ids=["without-metrics", "with"])
+def test_a_member_that_waits_keeps_all_that_an_update_changes(metrics):
+    """Of two members the first has updates due, and gives its items priorities that are no business of the second's."""
+
+    def update(training, batch):
+        seen = {name: jnp.float32(value) for name, value in metrics.items()}
+        return training + 1.0, UpdateOutput(seen, jnp.full(batch.data.reward.shape[0], 7.0))
+
+    config = ReplayConfig(prioritized=True, replay_size=8, min_replay_size=4, batch_size=2, updates_per_step=1.0)
+    own = Update(lambda key: jnp.float32(0), update, lambda total: {"policy": ()})
+    learning = ReplayLearning(own, Transitions(config), 1, Members(True))
+    policy = random_policy()
+    acting = jax.eval_shape(lambda key: start(Endless(), policy, 1, key), jax.random.PRNGKey(0))
+    reset = jax.vmap(Endless().reset)
+    row = jax.eval_shape(lambda acting: take_step(Endless(), policy, (), acting, reset)[1], acting)
+
+    def run(key, count):
+        store = learning.start(row, acting.timestep.observation, key)
+        items = jax.tree.map(jnp.zeros_like, jax.tree.map(lambda leaf: leaf[:6], store.ring.items))
+        store = store._replace(ring=insert(store.ring, items, jnp.arange(6) < count, config.priority_exponent))
+        found = {name: jnp.float32(value) for name, value in metrics.items()}
+        before = Progress(jnp.float32(0), store, start_tally(0), jax.tree.map(jnp.zeros_like, found))
+        return before, learning.learn(before, jnp.int32(6))
+
+    keys = jax.random.split(jax.random.PRNGKey(0), 2)
+    before, after = jax.jit(jax.vmap(run, axis_name=AXIS))(keys, jnp.array([5, 2]))
+    assert after.tally[:, 0].tolist() == [3, 0] and after.training.tolist() == [3.0, 0.0]
+    assert after.store.ring.marks.largest.tolist() == [7.0, 1.0]
+    assert_equal(*(jax.tree.map(lambda leaf: leaf[1], each) for each in (before, after)))
+
+
+def test_members_need_room_for_a_copy_of_one(monkeypatch):
+    """In the landing tier, since it alone notices that a group that fills the memory is trained and cannot be saved."""
+    update, policy = summing_update(False), random_policy()
+    loop = DeviceLoop(make_rounds(Endless(), policy, update, EXPERIENCES[1], 2))
+    one = jax.eval_shape(loop.first_state, jax.random.PRNGKey(0))
+    two = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((2, *leaf.shape), leaf.dtype), one)
+    there = 2 * store_size(one)[0]
+    monkeypatch.setattr(checks.os, "sysconf", lambda name: there if name == "SC_PAGE_SIZE" else 1)
+    assert "has room for" in check_memory(one)
+    with pytest.raises(ConfigError, match=r"and, while one run of them is saved, .* more; the device has"):
+        check_memory(two, num_runs=2)
 
 
 def states_of(folder):

@@ -223,9 +223,9 @@ def test_a_chunk_is_equal_to_two_of_half_its_length_and_memory_stays():
     first = loop.run(*begin(loop, init), target=10**9, num_rounds=2)
     halves = loop.run(first.training, first.state, first.tally, 10**9, 2)
     assert_equal(whole[:3], halves[:3])
-    # 32 steps in 4 environments a round, of which every fourth resets; an item a step; two updates ahead.
-    assert whole.report.num_steps[:4].tolist() == [96, 192, 288, 384] and whole.tally.tolist() == [376, -1, 0]
-    assert int(whole.state.store.ring.num_inserted) == 384
+    # 32 steps in each of 4 environments a round; an item a step, written by the next one; two updates ahead.
+    assert whole.report.num_steps[:4].tolist() == [128, 256, 384, 512] and whole.tally.tolist() == [500, -1, 0]
+    assert int(whole.state.store.ring.num_inserted) == 508
     del first
     chunk, sizes = whole, []
     for _ in range(4):
@@ -236,7 +236,7 @@ def test_a_chunk_is_equal_to_two_of_half_its_length_and_memory_stays():
     assert len(set(sizes[1:])) == 1, sizes
     # A round ends with the step that reaches the target.
     chunk = loop.run(chunk.training, chunk.state, chunk.tally, int(chunk.state.acting.num_steps) + 10, 200)
-    assert int(chunk.num_rounds) == 1 and int(chunk.report.num_steps[0]) == 20 * 96 + 12
+    assert int(chunk.num_rounds) == 1 and int(chunk.report.num_steps[0]) == 20 * 128 + 12
 
 
 def plan(environment="jax:catch", name="dqn", num_steps=200, agent_settings=(), **settings):
@@ -358,6 +358,20 @@ def test_what_cannot_run_there_is_refused_in_a_line(tmp_path, settings, message)
     said = str(error.value)
     assert said.startswith("on_device (--on-device) does not go with " + message) and "\n" not in said
     assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_sequences_that_would_leave_out_rows_are_refused_as_on_the_host(tmp_path):
+    settings = {"sequence_length": 10, "sequence_period": 12}
+    said = []
+    for on_device in (True, False):
+        experiment = plan(
+            name="gumbel_muzero", agent_settings=settings, run_directory=tmp_path / "run", on_device=on_device
+        )
+        with pytest.raises(ConfigError, match=r"a longer period would lose steps.*length 11 and period 12") as error:
+            run(experiment if on_device else dataclasses.replace(experiment, environment="agentkit:catch"))
+        said.append(str(error.value))
+        assert not on_device or not (tmp_path / "run" / "config.json").exists()
+    assert said[0] == said[1]
 
 
 def test_views_are_refused():

@@ -1,18 +1,24 @@
-"""Rings on the device: what is drawn how often, sum trees, and priorities as the host's table has them."""
+"""Rings on the device: what is drawn how often, sum trees, priorities as on the host, and what a resume takes."""
 
 import dm_env
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import tree
 
 from agentkit import specs
 from agentkit.agents.common.experience import ReplayConfig, Transitions
+from agentkit.errors import CheckpointError
+from agentkit.experiment.on_device import work
 from agentkit.experiment.on_device.replay.ring import draw, insert, make_ring, set_priorities
+from agentkit.experiment.on_device.replay.store import ONLY
 from agentkit.experiment.on_device.replay.sum_tree import NOWHERE, draw_places, make_tree, set_weights
+from agentkit.experiment.on_device.work import ActAndLearnOnDevice
+from agentkit.learning.finite import start_tally
 from agentkit.replay import InProcessReplay
 from agentkit.types import FIRST, LAST
-from tests.experiment.on_device_runs import Endless
+from tests.experiment.on_device_runs import Endless, assert_equal, idle_loop
 
 
 def test_draws_are_uniform_over_the_items_that_are_there_and_are_counted():
@@ -81,3 +87,46 @@ def test_priorities_are_those_of_the_hosts_table():
     assert np.asarray(sample.data).min() >= 20 and (np.asarray(sample.data) % 50 == places).all()
     counts, expected = np.bincount(sample.data, minlength=70)[chance > 0], 3_000 * chance[chance > 0]
     assert np.sum((counts - expected) ** 2 / expected) < 86.7  # Chi-square, at most 49 degrees: 0.1 % of 48.
+
+
+def test_a_replay_is_resumed_in_the_memory_of_one(tmp_path):
+    """In the landing tier, since it alone notices that a large one can be saved and not resumed."""
+
+    class Held:
+        """Is all that saving and restoring ask of chunks."""
+
+        def __init__(self, state):
+            self.state = state
+
+        def counts(self):
+            return {ONLY: (0, 0)}
+
+    def make():
+        loop = idle_loop(several=False)
+        return loop, ActAndLearnOnDevice(None, Held(loop.start(jax.random.PRNGKey(0))), None, None, {})
+
+    def live_bytes(*_):
+        sizes.append(sum(array.nbytes for array in jax.live_arrays()))
+
+    sizes: list[int] = []
+    loop, saved = make()
+    saved._chunks.state = loop.run((), saved._chunks.state, start_tally(0), 100, 9).state
+    (tmp_path / "replay").mkdir()
+    saved.contents["replay"](tmp_path / "replay")
+    expected = jax.tree.map(np.asarray, saved._chunks.state.store.items())
+    del saved
+    _, resumed = make()
+    empty = jax.tree.leaves(resumed._chunks.state.store.items())
+    with pytest.MonkeyPatch.context() as patch:
+        check, put = work._check_form, jax.device_put
+        patch.setattr(work, "_check_form", lambda *args: (check(*args), live_bytes()))
+        patch.setattr(jax, "device_put", lambda *args, **kwargs: (live_bytes(), put(*args, **kwargs))[1])
+        live_bytes()
+        resumed.restore_replay(tmp_path)
+        live_bytes()
+    assert max(sizes) == sizes[0] and all(leaf.is_deleted() for leaf in empty)
+    assert_equal(jax.tree.map(np.asarray, resumed._chunks.state.store.items()), expected)
+    with np.load(tmp_path / "replay" / "arrays.npz") as file:
+        np.savez(tmp_path / "replay" / "arrays.npz", **{"0": file["0"]})
+    with pytest.raises(CheckpointError, match="does not fit"):
+        resumed.restore_replay(tmp_path)

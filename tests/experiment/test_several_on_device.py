@@ -1,7 +1,5 @@
 """Several agents in the compiled loop: rows by hand, as one agent alone, resumed to the bit, learning, refusals."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,13 +12,11 @@ from agentkit.agents import a2c, dqn, mappo, ppo, qmix, r2d2
 from agentkit.agents.common.experience import Segments, SegmentsConfig
 from agentkit.callbacks import Callback
 from agentkit.cli import main
-from agentkit.envs.jax.base import JaxEnvironment
 from agentkit.envs.jax.cartpole import CartPole
-from agentkit.envs.jax.multi_agent_base import JaxMultiAgentEnvironment
 from agentkit.envs.jax.two_step_game import TwoStepGame
 from agentkit.errors import CheckpointError, ConfigError, NonFiniteError
 from agentkit.experiment import Pool, read_multi_agent_config
-from agentkit.experiment.on_device.several.acting import Seat, start, take_step
+from agentkit.experiment.on_device.several.acting import Seat, keys_of_each, start, take_step
 from agentkit.experiment.on_device.several.chance import random_policy
 from agentkit.experiment.on_device.several.rounds import SeveralRounds
 from agentkit.learning import Update, UpdateOutput
@@ -28,36 +24,12 @@ from agentkit.learning.finite import start_tally
 from agentkit.testing.learning import check_returns, learns
 from tests.agents.test_mappo import LEARNING
 from tests.agents.test_qmix import GAME
-from tests.experiment.on_device_runs import Counting, assert_equal, kill_after_170_steps
+from tests.experiment.on_device_runs import Alone, Counting, assert_equal, kill_after_170_steps
 
 DQN = dqn.make_agent(dqn.Config(batch_size=8, min_replay_size=16, hidden_sizes=(8,), n_step=2, replay_size=200))
 PPO = ppo.make_agent(ppo.Config(segment_length=8, num_minibatches=1, num_epochs=2, hidden_sizes=(8,)))
 A2C = a2c.make_agent(a2c.Config(segment_length=8, hidden_sizes=(8,)))
 QUIET = {"evaluation_period": 0, "progress": False}
-
-
-@dataclasses.dataclass(frozen=True)
-class Alone(JaxMultiAgentEnvironment):
-    """Is an environment of one agent as one of several."""
-
-    inside: JaxEnvironment
-
-    def observation_spec(self):
-        return {"only": self.inside.observation_spec()}
-
-    def action_spec(self):
-        return {"only": self.inside.action_spec()}
-
-    def reset(self, key):
-        state, timestep = self.inside.reset(key)
-        return state, self._of(timestep)
-
-    def step(self, state, action, key):
-        state, timestep = self.inside.step(state, action["only"], key)
-        return state, self._of(timestep)
-
-    def _of(self, timestep):
-        return type(timestep)(timestep.step_type, *({"only": field} for field in timestep[1:]))
 
 
 def config(folder=None, policies=PPO, policy_of="shared", environment="jax:two_step_game", num_steps=64, **settings):
@@ -99,6 +71,15 @@ def test_the_rows_of_a_policy_are_those_of_its_agents_one_after_the_other():
     assert [int(each.count) for each in ended] == [0, 2, 0, 0] and int(acting.num_steps) == 6
     assert float(ended[1].total_return) == 2 * 33 and float(ended[1].by_agent["b"]) == 2 * 30
     assert int(ended[1].total_length) == 4 and int(acting.num_episodes) == 2
+
+
+def test_no_policy_has_a_key_that_another_makes_of_its_own():
+    """The first one's is the key itself, which it splits."""
+    first, *others = (np.asarray(key).tolist() for key in keys_of_each(jax.random.PRNGKey(3), 6))
+    assert first == jax.random.PRNGKey(3).tolist() and len(set(map(tuple, others))) == 5
+    for number in (2, 3, 8):
+        parts = jax.random.split(jax.random.PRNGKey(3), number).tolist()
+        assert not [each for each in others if each in parts]
 
 
 def test_segments_of_several_updates_a_round_have_the_next_row_behind_them():

@@ -33,6 +33,7 @@ class Acting(NamedTuple):
         lengths: likewise, int32 ``[N]``.
         num_steps: taken so far in all environments, int32 ``[]``.
         num_episodes: ended so far, int32 ``[]``.
+        pool_key: PRNG key of all pools of resets; ``()`` where there are none.
     """
 
     key: Array
@@ -43,6 +44,7 @@ class Acting(NamedTuple):
     lengths: Array
     num_steps: Array
     num_episodes: Array
+    pool_key: Array = ()
 
 
 Reset = Callable[[Array], tuple[Any, dm_env.TimeStep]]
@@ -81,33 +83,40 @@ def start(environment: JaxEnvironment, policy: Policy, num_envs: int, key: Array
     """
     policy_key, key, reset_key = jax.random.split(key, 3)
     state, timestep = jax.vmap(environment.reset)(jax.random.split(reset_key, num_envs))
-    nothing = jnp.zeros(num_envs, jnp.int32)
+    none, zero = jnp.zeros(num_envs, jnp.int32), jnp.int32(0)
     policy_state = first_state(policy, policy_key, num_envs=num_envs)
-    return Acting(key, state, timestep, policy_state, nothing.astype(jnp.float32), nothing, jnp.int32(0), jnp.int32(0))
+    pool_key = find_pool_key(environment, key)
+    return Acting(key, state, timestep, policy_state, none.astype(jnp.float32), none, zero, zero, pool_key)
 
 
-def fill_pool(environment: JaxEnvironment, acting: Acting) -> tuple[Acting, Reset]:
-    """Returns the state with another key, and what resets environments until the next call: anew, or out of a pool.
+def find_pool_key(environment: JaxEnvironment, key: Array) -> Array:
+    """Returns the key of an environment's pools of resets, where it has them; `key` is split for all else."""
+    return () if environment.reset_pool is None else jax.random.fold_in(key, 2**32 - 1)  # No split gives this one.
 
-    A pool is made anew here, and environments begin with what their keys draw from it; without one, the state is as it
-    was.
+
+def fill_pool(environment: JaxEnvironment, acting: Acting, number: Array) -> Reset:
+    """Returns what resets environments: anew, or out of a pool that is made here.
+
+    Environments begin with what their keys draw from the pool. A pool does not depend on the key of the steps, so that
+    it can be made again where a round was cut.
 
     Args:
         environment: each of N, which says how large its pool is.
-        acting: the state before.
+        acting: has the key of the pools.
+        number: of the pool, int32 ``[]``.
     """
     size = environment.reset_pool
     if size is None:
-        return acting, jax.vmap(environment.reset)
-    key, pool_key = jax.random.split(acting.key)
-    pool = jax.vmap(environment.reset)(jax.random.split(pool_key, size))
+        return jax.vmap(environment.reset)
+    keys = jax.random.split(jax.random.fold_in(acting.pool_key, number), size)
+    pool = jax.vmap(environment.reset)(keys)
 
     def reset(keys: Array) -> tuple[Any, dm_env.TimeStep]:
         places = jax.vmap(lambda key: jax.random.randint(key, (), 0, size))(keys)
         drawn: tuple[Any, dm_env.TimeStep] = jax.tree.map(lambda leaf: leaf[places], pool)
         return drawn
 
-    return acting._replace(key=key), reset
+    return reset
 
 
 def take_step(
@@ -160,6 +169,7 @@ def take_step(
         jnp.where(ended, 0, lengths),
         acting.num_steps + jnp.sum(moved, dtype=jnp.int32),
         acting.num_episodes + episodes.count,
+        acting.pool_key,
     )
     return after, row, episodes
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 
+from agentkit.adders.sequence import check_period
 from agentkit.agents.common.agent import Agent
 from agentkit.agents.common.experience import Segments, Sequences, Transitions
 from agentkit.callbacks.base import Callback, has
@@ -152,6 +153,8 @@ def needed_experience(agent: Agent[Any], num_steps: int) -> Segments | Transitio
 def check_memory(shapes: State, num_runs: int = 1, num_devices: int = 1) -> str | None:
     """Returns a sentence on what the replay takes of the device's memory; None where there is no replay.
 
+    Runs side by side need more for a while: where one is saved or restored, its replay is copied.
+
     Args:
         shapes: of the loop's state, of all runs.
         num_runs: that train side by side.
@@ -163,13 +166,15 @@ def check_memory(shapes: State, num_runs: int = 1, num_devices: int = 1) -> str 
     needed, num_items = store_size(shapes)
     if not num_items:
         return None
+    copied = needed // num_runs if shapes.acting.num_steps.ndim else 0  # Of members, which have an axis of their own.
     needed, num_items = needed // num_devices, num_items * num_runs // num_devices
     stats = jax.local_devices()[0].memory_stats()
     there = stats["bytes_limit"] if stats else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     about = f"{num_items:,} items of {needed // num_items:,} bytes, {needed / 1e9:,.2f} GB"
-    if needed > there:
+    if needed + copied > there:
+        more = f" and, while one run of them is saved, {copied / 1e9:,.2f} GB more" if copied else ""
         raise ConfigError(
-            f"The replay on the device will hold {about}; the device has {there / 1e9:,.2f} GB of memory. Lower "
+            f"The replay on the device will hold {about}{more}; the device has {there / 1e9:,.2f} GB of memory. Lower "
             f"replay_size, or {'train fewer seeds together' if num_runs > 1 else 'store smaller observations'}."
         )
     return f"The replay on the device has room for {about} of {there / 1e9:,.2f}; a checkpoint has those that are in."
@@ -223,6 +228,8 @@ def _check_segments(experience: Segments, num_envs: int) -> None:
 
 def _check_replay(experience: Transitions | Sequences, num_envs: int, num_steps: int) -> None:
     config = experience.config
+    if isinstance(experience, Sequences):
+        check_period(experience.config.sequence_length + 1, experience.config.sequence_period)
     at_once = num_envs * (2 if isinstance(experience, Sequences) else config.n_step + 1)
     if config.replay_size < at_once:
         raise refused(

@@ -14,7 +14,9 @@ from agentkit.experiment.on_device.replay.store import stores_of
 from agentkit.types import Array, Nest
 
 CHUNK_SECONDS = 0.25
-"""How long a chunk may take: so late may Ctrl-C and the progress line be."""
+"""How long a chunk may take that has more than one round: so late may Ctrl-C and the progress line be.
+
+A round is never cut, so they are as late as one takes where that is longer."""
 
 
 class Ran(NamedTuple):

@@ -85,7 +85,7 @@ class CompiledEvaluation:
         return Playing(acting, jnp.zeros(num_episodes), jnp.zeros(num_episodes, jnp.int32), none, none, is_finite)
 
     def _steps(self, params: Params, playing: Playing) -> Playing:
-        acting, reset = fill_pool(self._environment, playing.acting)
+        reset = fill_pool(self._environment, playing.acting, playing.acting.num_steps)
 
         def goes_on(carry: tuple[Playing, Array]) -> Array:
             playing, count = carry
@@ -103,8 +103,7 @@ class CompiledEvaluation:
             is_finite = playing.is_finite & all_finite((row.reward, acting.timestep.observation))
             return Playing(acting, returns, lengths, is_over, playing.is_cut | is_cut, is_finite), count + 1
 
-        carry = playing._replace(acting=acting), jnp.int32(0)
-        last: Playing = jax.lax.while_loop(goes_on, go_on, carry)[0]
+        last: Playing = jax.lax.while_loop(goes_on, go_on, (playing, jnp.int32(0)))[0]
         return last
 
 

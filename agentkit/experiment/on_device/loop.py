@@ -199,7 +199,7 @@ def _state_places(mesh: Mesh) -> State:
     """Returns the shardings of a loop's state: what there is of each environment is split."""
     whole: Any = on_each(mesh)
     each: Any = split(mesh)
-    return State(Acting(whole, each, each, each, each, each, whole, whole), whole, whole)
+    return State(Acting(whole, each, each, each, each, each, whole, whole, whole), whole, whole)
 
 
 def store_size(state: State) -> tuple[int, int]:

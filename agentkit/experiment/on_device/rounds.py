@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
+import jax.numpy as jnp
+
 from agentkit.experiment.on_device.acting import Acting, Episodes
 from agentkit.types import Array, Nest
 
@@ -102,3 +104,16 @@ class Rounds(Protocol):
             target: environment steps in all, at which it may end early, int32 ``[]``.
         """
         ...
+
+
+def end_of_round(num_steps: Array, target: Array, rows: int) -> Array:
+    """Returns the step at which a round ends that nothing else ends: the next multiple of `rows`, or a target before.
+
+    So it is known which round a step belongs to, wherever rounds were cut. Equal numbers ``num_steps // rows`` are one.
+
+    Args:
+        num_steps: so far, int32 ``[]``.
+        target: see `Rounds.run`.
+        rows: see `Rounds.rows`.
+    """
+    return num_steps + jnp.minimum(target - num_steps, rows - num_steps % rows)

@@ -126,7 +126,7 @@ class SegmentRounds:
         """Runs a round; see `rounds.Rounds`."""
         del store, metrics, target
         params = self._update.variables(training)["policy"]
-        acting, reset = fill_pool(self._environment, acting)
+        reset = fill_pool(self._environment, acting, acting.num_steps)
 
         def fill(acting: Acting, _: None) -> tuple[Acting, tuple[Step, Episodes]]:
             acting, segments, episodes = collect(

@@ -188,9 +188,29 @@ def _read_replay(folder: pathlib.Path, store: Store) -> Store:
         raise CheckpointError(f"No readable replay in {folder}: {error}. Restore another one.") from error
     leaves, structure = jax.tree.flatten(store.items())
     found = [saved.get(str(i), np.zeros(0)) for i in range(len(saved))]
-    _check_form([leaf[: len(x)] for leaf, x in zip(leaves, found, strict=False)], found)
-    whole = [jnp.zeros_like(leaf).at[: len(x)].set(x) for leaf, x in zip(leaves, found, strict=True)]
-    return store.with_items(jax.tree.unflatten(structure, whole))
+    lengths = [len(saved.get(str(i), ())) for i in range(len(leaves))]
+    _check_form([_first_rows(*each) for each in zip(leaves, lengths, strict=True)], found)
+    del saved
+    return store.with_items(jax.tree.unflatten(structure, [_filled(leaf, found.pop(0)) for leaf in leaves]))
+
+
+def _first_rows(leaf: jax.Array, length: int) -> jax.ShapeDtypeStruct:
+    """Returns the shape and dtype of an array's first rows, which are not copied."""
+    return jax.ShapeDtypeStruct((min(length, len(leaf)), *leaf.shape[1:]), leaf.dtype)
+
+
+def _filled(leaf: jax.Array, rows: np.ndarray) -> jax.Array:
+    """Returns an array of zeros with its first rows written.
+
+    Args:
+        leaf: of zeros, which is deleted first: a replay may fill the memory, so that there is no room for two.
+        rows: its first ones.
+    """
+    whole = np.zeros(leaf.shape, leaf.dtype)
+    whole[: len(rows)] = rows
+    place = leaf.sharding
+    leaf.delete()
+    return jax.device_put(whole, place, may_alias=False)
 
 
 def _without_items(state: State) -> State:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fractions
 from collections.abc import Mapping
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,6 @@ from agentkit.agents.common.experience import ReplayConfig, Sequences, Transitio
 from agentkit.experiment.on_device.members import ALONE, Members
 from agentkit.experiment.on_device.replay.ring import Marks, draw, set_priorities
 from agentkit.experiment.on_device.replay.store import Store, make_keeper
-from agentkit.experiment.on_device.replay.sum_tree import NOWHERE
 from agentkit.experiment.on_device.rounds import Progress
 from agentkit.learning import Update
 from agentkit.learning.compiled import counted_update
@@ -105,7 +104,7 @@ class ReplayLearning:
     def first_metrics(self, training: Nest, store: Store) -> Mapping[str, Array]:
         """Returns metrics of an update, whose shapes alone count."""
         learning = _Learning(training, jnp.zeros(3, jnp.int32), store.key, store.ring.marks, {})
-        return self._learn_once(store, jnp.int32(0), learning).metrics
+        return self._update_once(store, jnp.int32(0), learning, True).metrics
 
     def learn(self, now: Progress, num_steps: Array) -> Progress:
         """Makes the updates that are due.
@@ -115,19 +114,26 @@ class ReplayLearning:
             num_steps: environment steps so far, int32 ``[]``.
         """
         store, due = now.store, self._due(now.store.ring.num_inserted)
+
+        def is_behind(learning: _Learning) -> Array:
+            return learning.tally[0] < due
+
+        def go_on(learning: _Learning) -> _Learning:
+            learns = is_behind(learning)
+            new = self._update_once(store, num_steps, learning, learns)
+            # No mark has changed of a member that waits, so that none need be copied: there are as many as items.
+            none: Any = ()
+            kept: _Learning = self._members.choose(learns, new._replace(marks=none), learning._replace(marks=none))
+            return kept._replace(marks=new.marks)
+
         # A loop and no `cond`: under `vmap`, that would compute an update at each step, and copy what it looks at.
-        last: _Learning = jax.lax.while_loop(
-            lambda learning: self._members.any(learning.tally[0] < due),
-            lambda learning: self._learn_once(store, num_steps, learning, learning.tally[0] < due),
-            _Learning(now.training, now.tally, store.key, store.ring.marks, now.metrics),
-        )
+        first = _Learning(now.training, now.tally, store.key, store.ring.marks, now.metrics)
+        last: _Learning = jax.lax.while_loop(lambda learning: self._members.any(is_behind(learning)), go_on, first)
         store = store._replace(ring=store.ring._replace(marks=last.marks), key=last.key)
         return Progress(last.training, store, last.tally, last.metrics)
 
-    def _learn_once(
-        self, store: Store, num_steps: Array, learning: _Learning, learns: Array | bool = True
-    ) -> _Learning:
-        """Makes an update, but in a member that does not learn."""
+    def _update_once(self, store: Store, num_steps: Array, learning: _Learning, learns: Array | bool) -> _Learning:
+        """Returns what comes of an update, with the marks of before unless it `learns`."""
         key, draw_key = jax.random.split(learning.key)
         ring = store.ring._replace(marks=learning.marks)
         sample, places, marks = draw(ring, draw_key, self._batch_size, learns)
@@ -135,11 +141,5 @@ class ReplayLearning:
         batch = batch._replace(num_updates=learning.tally[0], num_steps=num_steps)
         training, output = counted_update(self._update, learning.training, batch)
         if self._config.prioritized and output.priorities is not None:
-            places = jnp.where(learns, places, NOWHERE) if self._members.are_many else places
             marks = set_priorities(marks, places, output.priorities, self._config.priority_exponent)
-        new = training, add_to_tally(learning.tally, output.metrics, 1), key, output.metrics
-        if self._members.are_many and learning.metrics:
-            old = learning.training, learning.tally, learning.key, learning.metrics
-            new = self._members.choose(learns, new, old)
-        training, tally, key, metrics = new
-        return _Learning(training, tally, key, marks, metrics)
+        return _Learning(training, add_to_tally(learning.tally, output.metrics, 1), key, marks, output.metrics)

@@ -24,7 +24,7 @@ from agentkit.experiment.on_device.acting import (
 from agentkit.experiment.on_device.members import ALONE, Members
 from agentkit.experiment.on_device.replay.learning import ReplayLearning
 from agentkit.experiment.on_device.replay.store import Store
-from agentkit.experiment.on_device.rounds import Progress, Round
+from agentkit.experiment.on_device.rounds import Progress, Round, end_of_round
 from agentkit.learning import Update
 from agentkit.types import Array, Nest
 
@@ -36,7 +36,7 @@ STEPS = 32
 class ReplayRounds:
     """Takes steps in N environments, and after each the updates that are due, on items drawn from a ring.
 
-    A round is of `STEPS` steps, or of fewer where it reaches the target: then it ends with the step that does.
+    A round is of `STEPS` steps in each environment, or of fewer where it reaches the target; see `end_of_round`.
 
     Attributes:
         rows: of a round, at most.
@@ -68,7 +68,7 @@ class ReplayRounds:
     def first_store(self, acting: Acting, key: Array) -> Store:
         """Returns an empty store; see `rounds.Rounds`."""
         params = jax.eval_shape(lambda: self._update.variables(self._update.init(key))["policy"])
-        reset = fill_pool(self._environment, acting)[1]
+        reset = fill_pool(self._environment, acting, acting.num_steps)
         step = jax.eval_shape(
             lambda params: take_step(self._environment, self._policy, params, acting, reset, self._members)[1], params
         )
@@ -87,35 +87,32 @@ class ReplayRounds:
         self, training: Nest, acting: Acting, store: Store, tally: Array, metrics: Mapping[str, Array], target: Array
     ) -> Round:
         """Runs a round; see `rounds.Rounds`."""
-        acting, reset = fill_pool(self._environment, acting)
+        end = end_of_round(acting.num_steps, target, self.rows)
+        reset = fill_pool(self._environment, acting, acting.num_steps // self.rows)
 
-        def has_time(carry: tuple[Round, Array]) -> Array:
-            found, count = carry
-            return (count < STEPS) & (found.acting.num_steps < target)
+        def has_time(now: Round) -> Array:
+            return now.acting.num_steps < end
 
-        def is_due(carry: tuple[Round, Array]) -> Array:
-            return self._learning.is_due(carry[0].tally, carry[0].store)
+        def is_due(now: Round) -> Array:
+            return self._learning.is_due(now.tally, now.store)
 
-        def may_act(carry: tuple[Round, Array]) -> Array:
-            return has_time(carry) & ~is_due(carry)
+        def may_act(now: Round) -> Array:
+            return has_time(now) & ~is_due(now)
 
-        def is_open(carry: tuple[Round, Array]) -> Array:
-            return self._members.any(has_time(carry) | is_due(carry))
+        def is_open(now: Round) -> Array:
+            return self._members.any(has_time(now) | is_due(now))
 
-        def act(carry: tuple[Round, Array]) -> tuple[Round, Array]:
-            found, count = carry
-            acts = may_act(carry)
-            return self._step(found, acts, reset), count + acts.astype(jnp.int32)
+        def act(now: Round) -> Round:
+            return self._step(now, may_act(now), reset)
 
-        def go_on(carry: tuple[Round, Array]) -> tuple[Round, Array]:
+        def go_on(now: Round) -> Round:
             # One that is to learn waits until all are: else an update would be computed whenever one member is.
-            now, count = jax.lax.while_loop(lambda carry: self._members.any(may_act(carry)), act, carry)
+            now = jax.lax.while_loop(lambda now: self._members.any(may_act(now)), act, now)
             progress = Progress(now.training, now.store, now.tally, now.metrics)
-            return now._replace(**self._learning.learn(progress, now.acting.num_steps)._asdict()), count
+            return now._replace(**self._learning.learn(progress, now.acting.num_steps)._asdict())
 
         first = Round(training, acting, store, tally, metrics, no_episodes(), jnp.array(True))
-        carry = (first, jnp.int32(0))
-        last: Round = jax.lax.while_loop(is_open, go_on, carry)[0]
+        last: Round = jax.lax.while_loop(is_open, go_on, first)
         return last
 
     def _step(self, now: Round, acts: Array, reset: Reset) -> Round:

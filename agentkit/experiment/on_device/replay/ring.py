@@ -98,10 +98,10 @@ def draw(
         ring: of an item or more.
         key: PRNG key ``uint32[2]``.
         batch_size: B.
-        counts: whether the marks say that they were drawn, bool ``[]``.
+        counts: whether it counts as a draw, bool ``[]``; else the marks stay as they are.
 
     Returns:
-        The batch, the places of its items ``[B]``, and the ring's new marks.
+        The batch, the places of its items ``[B]``, `sum_tree.NOWHERE` unless it counts, and the ring's new marks.
     """
     marks, size = ring.marks, ring.size
     if isinstance(marks.priorities, jax.Array):
@@ -111,10 +111,11 @@ def draw(
         places = jax.random.randint(key, (batch_size,), 0, size)
         probability = jnp.full(batch_size, 1.0 / size, jnp.float32)
         priorities = jnp.ones(batch_size, jnp.float32)
-    marks = marks._replace(times_drawn=marks.times_drawn.at[places].add(jnp.int32(counts)))
+    marked = jnp.where(counts, places, NOWHERE)
+    marks = marks._replace(times_drawn=marks.times_drawn.at[marked].add(1, mode="drop"))
     table_size = jnp.full(batch_size, size, jnp.int32)
     info = SampleInfo(probability, table_size, priorities, marks.times_drawn[places])
-    return ReplaySample(info, jax.tree.map(lambda column: column[places], ring.items)), places, marks
+    return ReplaySample(info, jax.tree.map(lambda column: column[places], ring.items)), marked, marks
 
 
 def set_priorities(marks: Marks, places: Array, priorities: Array, exponent: float) -> Marks:
@@ -122,13 +123,13 @@ def set_priorities(marks: Marks, places: Array, priorities: Array, exponent: flo
 
     Args:
         marks: of a ring that is drawn from by priority.
-        places: int32 ``[M]``, some of which may be `sum_tree.NOWHERE`.
+        places: int32 ``[M]``, some of which may be `sum_tree.NOWHERE`, whose priorities count for nothing.
         priorities: float32 ``[M]``.
         exponent: alpha: a weight is its priority to the power of that, and 0 for a priority of 0.
     """
-    is_finite = jnp.isfinite(priorities)
-    places = jnp.where(is_finite, places, NOWHERE)
-    priorities = jnp.where(is_finite, priorities, 0.0)
+    counts = jnp.isfinite(priorities) & (places != NOWHERE)
+    places = jnp.where(counts, places, NOWHERE)
+    priorities = jnp.where(counts, priorities, 0.0)
     weights = jnp.where(priorities > 0, jnp.minimum(priorities**exponent, _LARGEST_WEIGHT), 0.0)
     return Marks(
         marks.times_drawn,

@@ -45,7 +45,7 @@ class Start(NamedTuple):
 
 @final
 class SequenceKeeper:
-    """Makes sequences of steps; see `replay_rounds.Keeper`."""
+    """Makes sequences of steps; see `store.Keeper`."""
 
     def __init__(self, config: SequencesConfig, num_envs: int):
         """Takes what says how long sequences are and how many are held, and N."""
@@ -56,7 +56,7 @@ class SequenceKeeper:
         self._num_rows = most_items * self._period + self._length + 2
 
     def start(self, step: Step, observation: Nest) -> tuple[Rows, Ring]:
-        """Returns no rows, and an empty ring; see `replay_rounds.Keeper`."""
+        """Returns no rows, and an empty ring; see `store.Keeper`."""
         del observation
         steps = jax.tree.map(lambda x: jnp.zeros((self._num_rows, *x.shape), x.dtype), step)
         number = jax.ShapeDtypeStruct((), jnp.int32)

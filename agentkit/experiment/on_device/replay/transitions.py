@@ -31,18 +31,18 @@ class Window(NamedTuple):
 
 @final
 class TransitionKeeper:
-    """Makes transitions of steps; see `replay_rounds.Keeper`. The window holds steps of which not all are written."""
+    """Makes transitions of steps; see `store.Keeper`. The window holds steps of which not all are written."""
 
     def __init__(self, config: ReplayConfig):
         """Takes what says n, gamma, the ring's capacity, and the exponent of priorities."""
         self._config = config
 
     def start(self, step: Step, observation: Nest) -> tuple[Window, Ring]:
-        """Returns an empty window, and an empty ring; see `replay_rounds.Keeper`."""
+        """Returns an empty window, and an empty ring; see `store.Keeper`."""
         n = self._config.n_step
         steps = jax.tree.map(lambda x: jnp.zeros((x.shape[0], n, *x.shape[1:]), x.dtype), step)
         window = Window(steps, jnp.zeros(step.reward.shape[0], jnp.int32))
-        item = jax.eval_shape(lambda: jax.tree.map(lambda x: x[0, 0], _transitions(steps, 1.0, observation)))
+        item = jax.eval_shape(lambda last: jax.tree.map(lambda x: x[0, 0], _transitions(steps, 1.0, last)), observation)
         return window, make_ring(item, self._config.replay_size, self._config.prioritized)
 
     def add(

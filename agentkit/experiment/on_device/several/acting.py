@@ -17,7 +17,15 @@ from agentkit.actors.compiled import act_in_each
 from agentkit.actors.policy import Policy, first_state
 from agentkit.agents.common.experience import Segments, Sequences, Transitions
 from agentkit.envs.jax.multi_agent_base import JaxMultiAgentEnvironment
-from agentkit.experiment.on_device.acting import Acting, Episodes, Reset, clip_action, move, where
+from agentkit.experiment.on_device.acting import (
+    Acting,
+    Episodes,
+    Reset,
+    clip_action,
+    find_pool_key,
+    move,
+    where,
+)
 from agentkit.experiment.on_device.members import ALONE
 from agentkit.learning import Update
 from agentkit.types import FIRST, LAST, AgentId, Array, Nest, Params, Step
@@ -72,9 +80,9 @@ def start(environment: JaxMultiAgentEnvironment, seats: Sequence[Seat], num_envs
         seat.policy_id: first_state(seat.policy, own_key, num_envs=num_envs * len(seat.agent_ids))
         for seat, own_key in zip(seats, keys_of_each(policy_key, len(seats)), strict=True)
     }
-    nothing = jnp.zeros(num_envs, jnp.int32)
+    nothing, zero = jnp.zeros(num_envs, jnp.int32), jnp.int32(0)
     returns = {agent_id: jnp.zeros(num_envs, jnp.float32) for agent_id in timestep.observation}
-    return Acting(key, state, timestep, policies, returns, nothing, jnp.int32(0), jnp.int32(0))
+    return Acting(key, state, timestep, policies, returns, nothing, zero, zero, find_pool_key(environment, key))
 
 
 def take_step(
@@ -131,13 +139,15 @@ def take_step(
         jnp.where(ended, 0, lengths),
         acting.num_steps + steps_each * jnp.sum(moved, dtype=jnp.int32),
         acting.num_episodes + count,
+        acting.pool_key,
     )
     return after, turns, episodes
 
 
 def keys_of_each(key: Array, number: int) -> list[Array]:
     """Returns a key for each of some policies; the first one's is `key`, as if it were alone."""
-    return [key if i == 0 else jax.random.fold_in(key, i) for i in range(number)]
+    # Counted from above: fold_in's small numbers give the keys that the first one splits its own into.
+    return [key if i == 0 else jax.random.fold_in(key, 2**32 - i) for i in range(number)]
 
 
 def rows_of(timestep: TimeStep, agent_ids: Sequence[AgentId]) -> TimeStep:

@@ -13,7 +13,7 @@ from agentkit.envs.jax.multi_agent_base import JaxMultiAgentEnvironment
 from agentkit.experiment.on_device.acting import Acting, Episodes, Reset, all_finite, fill_pool, no_episodes
 from agentkit.experiment.on_device.replay.learning import ReplayLearning
 from agentkit.experiment.on_device.replay.replay_rounds import STEPS
-from agentkit.experiment.on_device.rounds import Progress, Round
+from agentkit.experiment.on_device.rounds import Progress, Round, end_of_round
 from agentkit.experiment.on_device.segments import SegmentLearning, close_segments
 from agentkit.experiment.on_device.several.acting import Seat, Turn, keys_of_each, rows_of, start, take_step
 from agentkit.types import FIRST, Array, Nest, Step
@@ -44,7 +44,7 @@ class SeveralRounds:
     """Takes steps of all agents in N environments: those with a replay learn after each, the others at the round's end.
 
     Where a policy learns from segments, a round is as long as these are in an update, which must be as long for all
-    that do. Else it is of `STEPS` steps, or of fewer where it reaches the target.
+    that do. Else it is of `STEPS` steps in each environment, or of fewer where it reaches the target.
 
     Attributes:
         rows: steps of a round in all environments, at most, as they are counted.
@@ -119,7 +119,9 @@ class SeveralRounds:
         target: Array,
     ) -> Round:
         """Runs a round; see `rounds.Rounds`."""
-        acting, reset = fill_pool(self._environment, acting)
+        end = end_of_round(acting.num_steps, target, self.rows)
+        number = acting.num_steps if self._on_segments else acting.num_steps // self.rows
+        reset = fill_pool(self._environment, acting, number)
         progress = {name: Progress(training[name], store[name], tally[name], metrics[name]) for name in training}
         learning = {name: progress[name] for name in self._on_replay}
         turns = self._turns(acting, acting.key)
@@ -127,8 +129,7 @@ class SeveralRounds:
         first = _Playing(acting, learning, rows, self.no_episodes(), jnp.array(True), jnp.int32(0))
 
         def goes_on(now: _Playing) -> Array:
-            has_time = now.count < self._length
-            return has_time if self._on_segments else has_time & (now.acting.num_steps < target)
+            return now.count < self._length if self._on_segments else now.acting.num_steps < end
 
         last: _Playing = jax.lax.while_loop(goes_on, lambda now: self._step(now, progress, reset), first)
         progress = progress | last.progress
@@ -174,7 +175,7 @@ class SeveralRounds:
 
     def _turns(self, acting: Acting, key: Array) -> dict[str, Turn]:
         """Returns the shapes and dtypes of a turn of each policy."""
-        reset = fill_pool(self._environment, acting)[1]
+        reset = fill_pool(self._environment, acting, acting.num_steps)
         found: dict[str, Turn] = jax.eval_shape(
             lambda key: self._take_step(self.first_training(key), acting, reset)[1], key
         )
