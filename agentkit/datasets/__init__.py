@@ -8,11 +8,11 @@ from agentkit.datasets.episodes import (
     describe_actions,
     find_reward_scale,
     scale_rewards,
-    split_steps,
 )
 from agentkit.datasets.filling import fill_replay
 from agentkit.datasets.offline import Columns, ItemStore, TransitionsDataset
 from agentkit.datasets.replay import ReplayDataset
+from agentkit.datasets.step_columns import split_steps
 from agentkit.datasets.transition_columns import split_transitions
 
 __all__ = [

@@ -26,9 +26,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from agentkit.datasets import minari_sets, rlds_sets
-from agentkit.datasets.episodes import ActionSpace, Episode, check_episode, read_flags, split_steps
+from agentkit.datasets.episodes import ActionSpace, Episode, check_episode, find_num_choices, read_flags
+from agentkit.datasets.step_columns import split_steps
 from agentkit.datasets.transition_columns import TRANSITION_COLUMNS, are_transitions, split_transitions
-from agentkit.errors import ConfigError, SpecError, missing_extra
+from agentkit.errors import AgentkitError, ConfigError, SpecError, missing_extra
 from agentkit.files import ArrayLimit, read_json, read_npz
 from agentkit.types import Nest
 
@@ -36,6 +37,7 @@ _MAIN = "main_data.hdf5"
 _SUFFIXES = (".hdf5", ".h5")
 _INDEX = "_index_"
 _GROUP_BYTES = 1024
+_DEEPEST = 32
 
 
 class EpisodeData(NamedTuple):
@@ -153,9 +155,17 @@ def read_episodes(path: str | pathlib.Path) -> EpisodeData:
         SpecError: an episode's parts do not go together.
         MissingExtraError: h5py, minari for a download, or tensorflow_datasets for RLDS's files, is not installed.
     """
-    data = _read_any(str(path))
-    for number, episode in enumerate(data.episodes):
-        check_episode(episode, f"{path}, episode {number}")
+    try:
+        data = _read_any(str(path))
+        for number, episode in enumerate(data.episodes):
+            check_episode(episode, f"{path}, episode {number}")
+    except AgentkitError:
+        raise
+    except Exception as error:  # Of h5py, zipfile, numpy and tree, of whatever a damaged file says.
+        raise ConfigError(
+            f"{path} cannot be read as episodes ({type(error).__name__}: {error!s:.300}). Expected HDF5 in Minari's "
+            "layout, or columns in HDF5 or .npz. Get the file anew, or write it again."
+        ) from error
     return data
 
 
@@ -222,44 +232,50 @@ def _metadata(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def _read_hdf5(path: pathlib.Path) -> EpisodeData:
-    try:
-        with _h5py().File(path, "r") as file:
-            limit = ArrayLimit(path)
-            if are_transitions(file):
-                columns = {name: _read(file[name], limit) for name in TRANSITION_COLUMNS if name in file}
-                return EpisodeData(_split(path, split_transitions, columns), None)
-            names = sorted((n for n in file if n.startswith("episode_")), key=lambda n: int(n.rpartition("_")[2]))
-            if not names:
-                raise ConfigError(
-                    f"{path}: expected groups episode_0, episode_1, ... (Minari's layout), or the columns "
-                    f"{list(TRANSITION_COLUMNS[:4])} (D4RL's), found {sorted(file)[:8]}."
-                )
-            episodes = [_read_group(file[name], f"{path}, {name}", limit) for name in names]
-            return EpisodeData(episodes, _read_action_space(path, file.attrs.get("action_space")))
-    except (OSError, ValueError, RuntimeError) as error:
-        if isinstance(error, ConfigError | SpecError):
-            raise
-        raise ConfigError(f"{path} cannot be read as HDF5 in Minari's layout: {error}.") from error
+    with _h5py().File(path, "r") as file:
+        limit = ArrayLimit(path)
+        if are_transitions(file):
+            columns = {name: _read(file, name, limit) for name in TRANSITION_COLUMNS if name in file}
+            return EpisodeData(_split(path, split_transitions, columns), None)
+        names = sorted((n for n in file if n.startswith("episode_")), key=lambda n: int(n.rpartition("_")[2]))
+        if not names:
+            raise ConfigError(
+                f"{path}: expected groups episode_0, episode_1, ... (Minari's layout), or the columns "
+                f"{list(TRANSITION_COLUMNS[:4])} (D4RL's), found {sorted(file)[:8]}."
+            )
+        episodes = [_read_group(file[name], f"{path}, {name}", limit) for name in names]
+        return EpisodeData(episodes, _read_action_space(path, file.attrs.get("action_space")))
 
 
 def _read_group(group: Any, name: str, limit: ArrayLimit) -> Episode:
+    if not hasattr(group, "keys"):
+        raise ConfigError(f"{name}: expected a group of {list(Episode._fields)}, found an array.")
     missing = [field for field in Episode._fields if field not in group]
     if missing:
         raise ConfigError(f"{name}: expected {list(Episode._fields)}, found {sorted(group)}: {missing} are missing.")
-    observations, actions, rewards, *ended = (_read(group[field], limit) for field in Episode._fields)
+    observations, actions, rewards, *ended = (_read(group, field, limit) for field in Episode._fields)
     flags = (read_flags(x, f"{name}, {field}") for x, field in zip(ended, ("terminations", "truncations"), strict=True))
     return Episode(observations, actions, np.asarray(rewards), *flags)
 
 
-def _read(node: Any, limit: ArrayLimit) -> Nest:
-    if not hasattr(node, "keys"):
-        limit.take((node.size or 0) * node.dtype.itemsize)
+def _read(group: Any, name: str, limit: ArrayLimit) -> Nest:
+    """Returns an array of a group, or all that is in a group of it."""
+    node = group.get(name)  # None for a link to nothing.
+    is_group = hasattr(node, "keys")
+    keys = list(node) if is_group else []
+    if not keys and getattr(node, "shape", None) is None:  # Nor has a dataset without a value a shape, nor a datatype.
+        found = "nothing" if node is None else f"an empty {type(node).__name__.lower()}"
+        raise ConfigError(
+            f"{group.file.filename}, {group.name.lstrip('/')}: expected an array {name!r}, or a group of arrays, found "
+            f"{found}. Get the file anew, or write it again."
+        )
+    if not is_group:
+        limit.take(node.size * node.dtype.itemsize)
         return node[()]
     limit.take(_GROUP_BYTES)  # Of a file's links: a group may be inside of itself.
-    keys = list(node.keys())
-    if keys and all(key.startswith(_INDEX) for key in keys):
-        return tuple(_read(node[f"{_INDEX}{i}"], limit) for i in range(len(keys)))
-    return {key: _read(node[key], limit) for key in keys}
+    if all(key.startswith(_INDEX) for key in keys):
+        return tuple(_read(node, f"{_INDEX}{i}", limit) for i in range(len(keys)))
+    return {key: _read(node, key, limit) for key in keys}
 
 
 def _read_action_space(path: pathlib.Path, attribute: Any) -> ActionSpace | None:
@@ -270,22 +286,28 @@ def _read_action_space(path: pathlib.Path, attribute: Any) -> ActionSpace | None
     space = json.loads(attribute) if isinstance(attribute, str | bytes) else attribute
     if not isinstance(space, dict) or "type" not in space:
         raise ConfigError(f"{path}: expected an action_space such as {{'type': 'Box', ...}}, found {space!r}.")
+    try:
+        find_num_choices(space)
+    except SpecError as error:
+        raise ConfigError(f"{path}, {error} Mend the file's action_space, or leave it out.") from error
     return space
 
 
 def _read_npz(path: pathlib.Path) -> list[Episode]:
-    columns: dict[str, Any] = {}
     if not zipfile.is_zipfile(path):
         raise ConfigError(f"{path} cannot be read as a .npz file: it is none, or was cut short.")
-    try:
-        for name, column in read_npz(path).items():
-            *parents, last = name.split("/")
-            place = columns
-            for parent in parents:
-                place = place.setdefault(parent, {})
-            place[last] = column
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read as a .npz file: {error}.") from error
+    columns: dict[str, Any] = {}
+    for name, column in read_npz(path).items():
+        *parents, last = name.split("/")
+        place: Any = columns
+        for parent in parents[:_DEEPEST]:
+            place = place.setdefault(parent, {}) if isinstance(place, dict) else None
+        if not isinstance(place, dict) or last in place or len(parents) > _DEEPEST:
+            raise ConfigError(
+                f"{path}: expected columns by name, such as observation or observation/position but not both, and at "
+                f"most {_DEEPEST} names inside of one another; found {name!s:.80}."
+            )
+        place[last] = column
     return _split(path, split_transitions if are_transitions(columns) else split_steps, columns)
 
 

@@ -17,6 +17,7 @@ ActionSpace = Mapping[str, Any]
 """What a file says of actions, in Minari's terms: ``{"type": "Box", "low": [...], "high": [...]}``,
 ``{"type": "Discrete", "n": 3}``, or ``{"type": "Dict", "subspaces": {...}}`` (of a ``Tuple`` a list) of several."""
 
+_MOST_CHOICES = 2**31 - 1  # An action is an int32.
 _NARROWER = {np.dtype(np.float64): np.dtype(np.float32), np.dtype(np.int64): np.dtype(np.int32)}
 
 
@@ -49,11 +50,15 @@ def check_episode(episode: Episode, name: str) -> None:
     Raises:
         SpecError: which part, what was expected of it and what was found.
     """
+    for field in ("rewards", "terminations", "truncations"):
+        _check_is_array(getattr(episode, field), f"{name}, {field}")
     num_steps = np.size(episode.rewards)
     if num_steps < 1:
         raise SpecError(f"{name} has no steps; expected at least 1. Leave empty episodes out.")
     for field, leading in (("observations", num_steps + 1), ("actions", num_steps)):
         nest = getattr(episode, field)
+        if not tree.flatten(nest):
+            raise SpecError(f"{name}: expected {field}, found an empty {type(nest).__name__}. Leave the episode out.")
         for leaf_name, leaf in zip(specs.leaf_names(nest), tree.flatten(nest), strict=True):
             if np.ndim(leaf) < 1 or len(leaf) != leading:
                 raise SpecError(
@@ -72,6 +77,13 @@ def check_episode(episode: Episode, name: str) -> None:
             f"{name} ends at step {ended[0] + 1} and has {num_steps}; expected the end at the last step. "
             "Split it into one episode for each."
         )
+
+
+def _check_is_array(column: Any, what: str) -> None:
+    try:
+        np.asarray(column)
+    except (ValueError, TypeError) as error:
+        raise SpecError(f"{what}: expected an array of one number a step, found rows of several lengths.") from error
 
 
 def fit_episode(episode: Episode, spec: specs.EnvironmentSpec, actions: ActionSpace | None, name: str) -> Episode:
@@ -207,6 +219,9 @@ def infer_spec(episodes: Sequence[Episode], actions: ActionSpace | None) -> spec
 
     Continuous actions are in [-1, 1], onto which bounds that `actions` tells of are mapped. Whole numbers are
     one discrete action, of as many values as `actions` says or as the episodes show.
+
+    Raises:
+        SpecError: observations or actions are no numbers, or `actions` says that there are no choices, or too many.
     """
     first = episodes[0]
 
@@ -220,14 +235,30 @@ def infer_spec(episodes: Sequence[Episode], actions: ActionSpace | None) -> spec
                 raise SpecError(f"{what}: expected numbers, found {np.asarray(leaf).dtype} in {leaf_name!r}.")
     action = tree.map_structure(array, first.actions)
     if specs.is_spec(action) and action.dtype.kind in "iu" and action.shape == ():
-        space = actions or {}
         most = max(0, *(int(np.max(episode.actions)) for episode in episodes)) + 1
-        action = specs.DiscreteArray(int(space.get("n", most)), dtype=np.int32, name="action")
+        count = find_num_choices(actions) or most
+        if count > _MOST_CHOICES:
+            raise SpecError(f"actions: expected at most {_MOST_CHOICES:,} choices, found action {count - 1:,}.")
+        action = specs.DiscreteArray(count, dtype=np.int32, name="action")
     elif specs.is_spec(action) and action.dtype.kind == "f":
         action = specs.BoundedArray(action.shape, action.dtype, -1.0, 1.0, "action")
     scalar = specs.Array((), np.float32, "reward")
     discount = specs.BoundedArray((), np.float32, 0.0, 1.0, "discount")
     return specs.EnvironmentSpec(tree.map_structure(array, first.observations), action, scalar, discount)
+
+
+def find_num_choices(space: ActionSpace | None) -> int | None:
+    """Returns how many choices a ``Discrete`` action space has; None where it does not say, or is another one.
+
+    Raises:
+        SpecError: it is no whole number above 0.
+    """
+    if space is None or space.get("type") != "Discrete" or "n" not in space:
+        return None
+    count = space["n"]
+    if not isinstance(count, int) or isinstance(count, bool) or not 0 < count <= _MOST_CHOICES:
+        raise SpecError(f"action_space: expected n to be the number of choices, 1 or more, found {count!r:.80}.")
+    return count
 
 
 def add_episode(adder: core.Adder, episode: Episode, extras: Nest = ()) -> None:
@@ -241,7 +272,7 @@ def add_episode(adder: core.Adder, episode: Episode, extras: Nest = ()) -> None:
     num_steps = len(episode.rewards)
     first = dm_env.TimeStep(dm_env.StepType.FIRST, None, None, _at(episode.observations, 0))
     adder.add_first(first)
-    rewards, terminations = episode.rewards.tolist(), np.asarray(episode.terminations).tolist()
+    rewards, terminations = (np.asarray(x).tolist() for x in (episode.rewards, episode.terminations))
     for t in range(num_steps):
         timestep = dm_env.TimeStep(
             dm_env.StepType.LAST if t == num_steps - 1 else dm_env.StepType.MID,
@@ -312,50 +343,6 @@ class EpisodeRecorder(core.Adder):
 
 def _stack(rows: Sequence[Nest]) -> Nest:
     return tree.map_structure(lambda *leaves: np.stack(leaves), *rows)
-
-
-_FLAGS = ("is_first", "is_last", "is_terminal")
-
-
-def split_steps(columns: Mapping[str, Any]) -> list[Episode]:
-    """Cuts columns of many episodes' steps, in RLDS's terms (Ramos et al. 2021, 2111.02767), into episodes.
-
-    Row t has o_t, a_t, and the reward and the end that followed a_t; the last row of an episode has its final
-    observation, and its action and reward mean nothing.
-
-    Args:
-        columns: ``observation`` and ``action``, nests of ``[N, ...]``; ``reward`` ``[N]``; bools ``is_first``,
-            ``is_last`` and ``is_terminal`` ``[N]``, the latter True in the last rows of episodes that terminated.
-
-    Raises:
-        SpecError: a column is missing or of another length, or an episode has no last row.
-    """
-    needed = ("observation", "action", "reward", *_FLAGS)
-    missing = [name for name in needed if name not in columns]
-    if missing:
-        raise SpecError(f"Expected the columns {list(needed)}, found {sorted(columns)}: {missing} are missing.")
-    lengths = {name: len(leaf) for name in needed for leaf in tree.flatten(columns[name])}
-    if len(set(lengths.values())) != 1:
-        raise SpecError(f"Expected columns of one length, found {lengths}.")
-    is_first, is_last, is_terminal = (read_flags(columns[name], name) for name in _FLAGS)
-    starts, stops = np.flatnonzero(is_first), np.flatnonzero(is_last) + 1
-    if not np.array_equal(starts, np.append([0], stops[:-1])) or not stops.size or stops[-1] != lengths["reward"]:
-        raise SpecError(
-            "Expected each is_first right after an is_last, the first row to be one and the last row the other; "
-            f"found {len(starts)} is_first and {len(stops)} is_last that are not so."
-        )
-
-    def episode(start: int, stop: int) -> Episode:
-        ended = np.zeros((2, stop - start - 1), bool)
-        ended[0 if is_terminal[stop - 1] else 1, -1:] = True
-        return Episode(
-            tree.map_structure(lambda x: np.asarray(x[start:stop]), columns["observation"]),
-            tree.map_structure(lambda x: np.asarray(x[start : stop - 1]), columns["action"]),
-            read_rewards(columns["reward"][start : stop - 1], "reward"),
-            *ended,
-        )
-
-    return [episode(start, stop) for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
 
 
 def find_reward_scale(episodes: Sequence[Episode]) -> float:

@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 import tree
 
-from agentkit.datasets.episodes import Episode, split_steps
+from agentkit.datasets.episodes import Episode
+from agentkit.datasets.step_columns import split_steps
 from agentkit.errors import ConfigError, SpecError, missing_extra
 from agentkit.files import read_json
 from agentkit.types import Nest

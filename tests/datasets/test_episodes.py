@@ -234,6 +234,8 @@ def test_a_file_is_not_written_over(tmp_path: pathlib.Path) -> None:
         ({"rewards": np.float64([0, 0, np.nan, 0])}, r"rewards of step 2: expected float64\[\], found float64 nan"),
         ({"truncations": np.zeros(3, bool)}, r"truncations of shape \[4\]"),
         ({"truncations": np.bool_([False, True, False, False])}, "ends at step 2 and has 4"),
+        ({"observations": {}}, "episode 0: expected observations, found an empty dict"),
+        ({"rewards": [[1.0], [1.0, 2.0]]}, "episode 0, rewards: expected an array"),
     ],
 )
 def test_parts_that_do_not_go_together(changes: Any, message: str) -> None:
@@ -381,6 +383,31 @@ def test_specs_are_inferred() -> None:
         infer_spec([EPISODES[0]._replace(observations=np.array([b"a"] * 5))], None)
 
 
+@pytest.mark.parametrize("count", ["x", None, 0, -1, 2.5, 2**40])
+def test_an_action_space_without_a_number_of_choices_is_refused_by_its_file(tmp_path: pathlib.Path, count: Any) -> None:
+    space = {"type": "Discrete", "n": count}
+    path = write_episodes(tmp_path / "data.hdf5", EPISODES, space)
+    with pytest.raises(ConfigError, match=r"data\.hdf5, action_space: expected n to be the number of choices"):
+        read_episodes(path)
+    with pytest.raises(SpecError, match="action_space: expected n"):
+        infer_spec(EPISODES, space)
+
+
+def test_choices_that_no_action_can_be_are_refused() -> None:
+    with pytest.raises(SpecError, match="found action 1,099,511,627,776"):
+        infer_spec([EPISODES[0]._replace(actions=np.full(4, 2**40))], None)
+
+
+def test_rewards_and_ends_may_be_lists() -> None:
+    """As somebody writes them by hand."""
+    by_hand = EPISODES[0]._replace(**{name: getattr(EPISODES[0], name).tolist() for name in Episode._fields[2:]})
+    recorders = [EpisodeRecorder(), EpisodeRecorder()]
+    for recorder, episode in zip(recorders, (by_hand, EPISODES[0]), strict=True):
+        (fitted,) = fit_episodes([episode], SPEC, None)
+        add_episode(recorder, fitted)
+    assert_same(recorders[0].episodes, recorders[1].episodes)
+
+
 @pytest.mark.parametrize("name", ["catch", "point_mass"])
 def test_what_is_recorded_is_what_an_adder_is_given_again(name: str) -> None:
     """A terminated and a truncated kind of episode, through arrays and back to time steps."""
@@ -456,6 +483,11 @@ def test_columns_of_steps_are_split_into_episodes(tmp_path: pathlib.Path) -> Non
         ({"is_last": np.bool_([0, 0, 1, 0, 0])}, "is_first right after an is_last"),
         ({"is_first": np.bool_([1, 0, 0, 0, 0]), "is_last": np.zeros(5, bool)}, "is_first right after an is_last"),
         ({"is_first": np.bool_([1, 0, 0, 0, 0])}, "is_first right after an is_last"),
+        ({"observation": {"a": np.arange(9.0), "b": np.arange(5.0)}}, r"one length.*'observation': \[\(5,\), \(9,\)\]"),
+        ({"action": (np.zeros(6), np.zeros(5))}, "one length"),
+        ({"reward": np.float32(0)}, "one length"),
+        ({"reward": {"x": np.zeros(5)}}, r"reward: expected a column of one number a row, found several, \['x'\]"),
+        ({"is_last": np.zeros((5, 2), bool)}, r"is_last: expected a column .* found shape \[5, 2\]"),
     ],
 )
 def test_columns_that_are_no_episodes(change: Any, message: str) -> None:
