@@ -23,7 +23,7 @@ def join_transitions(items: Transition, rows: np.ndarray, n_step: int, discount:
         items: ``[N, ...]``, oldest first.
         rows: of the first and the last step of each, ``[N, 2]``.
         n_step: how many rewards were summed at most.
-        discount: gamma, which the transitions' rewards and discounts have in them; above 0 where `n_step` is not 1.
+        discount: gamma, which the transitions' rewards and discounts have in them; above 0.
     """
     ending_in: dict[int, list[int]] = collections.defaultdict(list)
     for item, last in enumerate(rows[:, 1].tolist()):
@@ -40,7 +40,7 @@ def join_transitions(items: Transition, rows: np.ndarray, n_step: int, discount:
             items.observation,
             items.next_observation,
         )
-        terminated = bool(discount > 0 and items.discount[chain[-1]] == 0)
+        terminated = bool(items.discount[chain[-1]] == 0)
         episodes.append(_episode(observations, _take(items.action, chain), rewards, terminated))
     return episodes
 

@@ -15,6 +15,7 @@ import tree
 import agentkit
 from agentkit import checkpoint, datasets
 from agentkit.agents import bc, discrete_cql, dqn, iql, ppo, r2d2, td3_bc
+from agentkit.agents.addons import View, with_views
 from agentkit.datasets.episodes import infer_spec
 from agentkit.errors import CheckpointError, ConfigError, SpecError
 from agentkit.experiment import (
@@ -28,6 +29,8 @@ from agentkit.experiment import (
 )
 from agentkit.experiment.offline import load_dataset, run_offline
 from agentkit.loggers import read_csv
+from agentkit.replay import InProcessReplay
+from agentkit.specs import make_environment_spec, zeros
 from agentkit.wrappers.reward_scale import RewardScale
 from tests.agents import offline_data
 
@@ -288,6 +291,51 @@ def test_sequences_are_episodes_again(tmp_path: pathlib.Path) -> None:
     *whole, _ = read_replay(tmp_path / "run").episodes
     assert [len(episode.rewards) for episode in whole] == [9, 9, 9]
     assert all(episode.terminations[-1] and abs(episode.rewards[-1]) == 1.0 for episode in whole)
+
+
+@pytest.mark.parametrize(("n_step", "reach"), [(1, 3), (3, 3), (1, 0), (None, 3), (None, 0)])
+def test_of_a_run_with_views_the_episodes_are_the_environments(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, n_step: int | None, reach: int
+) -> None:
+    """The steps before an item, which its views look at, are no steps of it; of transitions and of sequences."""
+    views = {"window": View("observation", f"-{reach}:0"), "last": View("action", -1)}
+    sizes: dict[str, Any] = {**SMALL, "min_replay_size": 20, "replay_size": 500}
+    plain = (
+        dqn.make_agent(dqn.Config(**sizes, n_step=n_step))
+        if n_step
+        else r2d2.make_agent(r2d2.Config(**sizes, sequence_length=4, sequence_period=3, burn_in=1))
+    )
+    agent = with_views(plain, views)
+    config = agentkit.ExperimentConfig(agent, offline_data.CATCH, 30)
+    with config.make_environment(0) as environment:
+        spec = make_environment_spec(environment)
+    folder = tmp_path / "checkpoints" / "step_1" / "replay"
+    folder.mkdir(parents=True)
+    policy = agent.make_policy(agent.make_networks(spec))
+    with InProcessReplay(agent.make_tables(spec)) as replay:
+        adder = agent.make_adder(replay, spec)
+        for episode in EPISODES[:4]:
+            datasets.add_episode(adder, episode, zeros(policy.extras_spec))
+        replay.save(folder)
+    found = checkpoint.Checkpoint(1, folder.parent, {})
+    monkeypatch.setattr("agentkit.experiment.evaluation.record_episodes.read_config", lambda _: config)
+    monkeypatch.setattr(checkpoint, "read_latest", lambda *_, **__: found)
+    episodes = read_replay(tmp_path).episodes
+    assert [len(episode.rewards) for episode in episodes][:3] == [9, 9, 9]
+    for episode, expected in zip(episodes[:3], EPISODES, strict=False):
+        for x, y in zip(tree.flatten(episode), tree.flatten(expected), strict=True):
+            np.testing.assert_allclose(x, y, atol=1e-6)
+
+
+def test_transitions_without_discounts_do_not_tell_terminations_and_are_refused(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = dqn.make_agent(dqn.Config(**SMALL, n_step=1, discount=0.0))
+    config = agentkit.ExperimentConfig(agent, offline_data.CATCH, 30)
+    monkeypatch.setattr("agentkit.experiment.evaluation.record_episodes.read_config", lambda _: config)
+    monkeypatch.setattr(checkpoint, "read_latest", lambda *_, **__: checkpoint.Checkpoint(1, tmp_path, {}))
+    with pytest.raises(ConfigError, match="have a discount of 0 everywhere"):
+        read_replay(tmp_path)
 
 
 @pytest.mark.full

@@ -8,11 +8,13 @@ from typing import Any
 
 import jax
 import numpy as np
+import tree
 
 from agentkit import checkpoint
 from agentkit.actors.batches import SplitAdder
 from agentkit.agents.addons.prior_data import PriorData
 from agentkit.agents.common.experience import Sequences, Transitions
+from agentkit.agents.common.views import Past, Reach
 from agentkit.datasets.episode_files import EpisodeData
 from agentkit.datasets.episodes import EpisodeRecorder, describe_actions, in_own_terms, scale_rewards
 from agentkit.datasets.replay_contents import join_sequences, join_transitions
@@ -24,6 +26,7 @@ from agentkit.experiment.policies.restore_policy import restore_policy
 from agentkit.experiment.runs.config_json import read_config
 from agentkit.replay import InProcessReplay
 from agentkit.specs import is_batched, make_environment_spec
+from agentkit.types import Nest, Step, Transition
 from agentkit.variables import VariableClient
 from agentkit.wrappers.reward_scale import find_scale
 
@@ -71,7 +74,7 @@ def read_replay(run_directory: str | pathlib.Path, **options: Any) -> EpisodeDat
     """Returns the episodes that the replay of a run's newest checkpoint holds, unfinished and cut ones as truncated.
 
     Rewards are the environment's own: without a `RewardScale`. Where `n_step` is not 1, all but the first step of
-    unfinished ones is left out.
+    unfinished ones is left out. Observations are the environment's, too, whatever views the agent had of the past.
 
     Args:
         run_directory: the run folder.
@@ -79,7 +82,7 @@ def read_replay(run_directory: str | pathlib.Path, **options: Any) -> EpisodeDat
 
     Raises:
         ConfigError: not a run folder, or a run whose replay is not in process, or holds neither transitions nor
-            sequences.
+            sequences, or transitions with a discount of 0, which do not show where an episode terminated.
         CheckpointError: it has no readable checkpoint.
     """
     experiment = read_config(run_directory, **options)
@@ -89,10 +92,16 @@ def read_replay(run_directory: str | pathlib.Path, **options: Any) -> EpisodeDat
     experience: Any = experiment.agent.experience
     if isinstance(experience, PriorData):
         experience = experience.experience
-    if experiment.replay != "in_process" or found.state.get("launched") or not _can_join(experience):
+    is_known = isinstance(experience, Transitions | Sequences)
+    if experiment.replay != "in_process" or found.state.get("launched") or not is_known:
         raise ConfigError(
             "Episodes are read from an in-process replay of transitions or sequences; the run "
             f"{run_directory} has {type(experience).__name__} in {experiment.replay}. Record episodes instead."
+        )
+    if isinstance(experience, Transitions) and experience.config.discount == 0:
+        raise ConfigError(
+            f"The transitions of the run {run_directory} have a discount of 0 everywhere, and so do not show where an "
+            "episode terminated; expected an agent's discount above 0. Record episodes instead."
         )
     with contextlib.closing(experiment.make_environment(experiment.seed)) as environment:
         spec = make_environment_spec(environment)
@@ -100,6 +109,8 @@ def read_replay(run_directory: str | pathlib.Path, **options: Any) -> EpisodeDat
     with replay:
         replay.restore(found.path / "replay")
         items, rows = replay.contents(experiment.agent.batch_plan.table)
+    if experience.reach is not None:
+        items = _without_past(items, experience.reach)
     if isinstance(experience, Sequences):
         episodes = join_sequences(items, rows)
     else:
@@ -109,7 +120,16 @@ def read_replay(run_directory: str | pathlib.Path, **options: Any) -> EpisodeDat
     return EpisodeData(in_own_terms(unscaled, spec), describe_actions(spec.actions))
 
 
-def _can_join(experience: Any) -> bool:
-    if not isinstance(experience, Transitions | Sequences):
-        return False
-    return isinstance(experience, Sequences) or experience.config.n_step == 1 or experience.config.discount > 0
+def _without_past(items: Transition | Step, reach: Reach) -> Transition | Step:
+    """Returns items with the observations of their own steps, without those before them, which views look at."""
+
+    def present(past: Past) -> Nest:
+        if isinstance(items, Step):
+            num_rows = items.start_of_episode.shape[1]
+            return tree.map_structure(lambda x: x[:, -num_rows:], past.observation)
+        # Of transitions, only what reaches back has an axis of time.
+        return tree.map_structure(lambda x: x[:, -1], past.observation) if reach.observation else past.observation
+
+    if isinstance(items, Step):
+        return items._replace(observation=present(items.observation))
+    return items._replace(observation=present(items.observation), next_observation=present(items.next_observation))
