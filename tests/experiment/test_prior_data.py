@@ -281,6 +281,26 @@ def test_data_that_do_not_fit_are_refused_before_there_is_a_folder(
 
 
 @pytest.mark.both_stacks
+@pytest.mark.parametrize(("length", "enough"), [(8, True), (9, True), (10, False), (20, False)])
+def test_data_too_short_for_one_sequence_are_refused_before_there_is_a_folder(
+    tmp_path: pathlib.Path, length: int, enough: bool
+) -> None:
+    """One episode of nine steps: exactly so many data are taken as make an item."""
+    config = r2d2.Config(
+        hidden_sizes=(8,), core_size=4, batch_size=2, burn_in=2, sequence_length=length, sequence_period=2,
+        min_replay_size=2, prioritized=False,
+    )  # fmt: skip
+    agent = with_prior_data(r2d2.make_agent(config), EPISODES[:1])
+    if enough:
+        replay, _ = filled(make_experiment(agent))
+        assert replay.info("prior_data").size > 0
+        return
+    with pytest.raises(ConfigError, match=f"'prior_data' takes {length} steps of .* has \\(1\\), found 9"):
+        agentkit.run(make_experiment(agent, run_directory=tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.both_stacks
 def test_a_planners_own_words_are_in_no_data(data: pathlib.Path) -> None:
     pytest.importorskip("mctx")
     with pytest.raises(ConfigError, match="says beside each action"):

@@ -51,7 +51,8 @@ def read_fillings(experiment: ExperimentConfig, spec: EnvironmentSpec, policy: P
         policy: the agent's, to explore with.
 
     Raises:
-        ConfigError: the data cannot be read or are of another environment, or the agent does not learn from them.
+        ConfigError: the data cannot be read or are of another environment, the agent does not learn from them, or a
+            table of theirs alone would be empty.
     """
     agent, plan = experiment.agent, experiment.agent.batch_plan
     fillings: list[tuple[str, Any, Callable[[Replay], Adder]]] = []
@@ -72,7 +73,11 @@ def read_fillings(experiment: ExperimentConfig, spec: EnvironmentSpec, policy: P
         return []
     tables = {table.name: table for table in agent.make_tables(spec)}
     extras = _extras(tables[plan.table], policy)
-    return [Filling(table, _name(data), _read(experiment, data, spec), make, extras) for table, data, make in fillings]
+    found = [Filling(table, _name(data), _read(experiment, data, spec), make, extras) for table, data, make in fillings]
+    for filling in found:
+        if filling.table == PRIOR_TABLE:  # In the other table the run's own steps follow.
+            _refuse_too_few(filling, tables[PRIOR_TABLE])
+    return found
 
 
 def fill(replay: Replay, fillings: Sequence[Filling]) -> list[str]:
@@ -154,6 +159,18 @@ class _Played(dm_env.Environment):
     def action_spec(self) -> Nest:
         """Returns the environment's."""
         return self._spec.actions
+
+
+def _refuse_too_few(filling: Filling, table: Table) -> None:
+    """Refuses data that make no item, for which the first batch would be waited for in vain."""
+    num_episodes, num_steps = len(filling.episodes), sum(len(episode.rewards) for episode in filling.episodes)
+    length = table.layout.length  # Rows of an item, which may be of several episodes; of L steps there are L + 1.
+    if length is not None and num_steps + num_episodes < length:
+        raise ConfigError(
+            f"data (--data): an item of replay table {table.name!r} takes {length - num_episodes} steps of as many "
+            f"episodes as {filling.source} has ({num_episodes}), found {num_steps}. Give more data, or have the agent "
+            "learn from shorter sequences (sequence_length)."
+        )
 
 
 def _extras(table: Table, policy: Policy | None) -> Nest:
