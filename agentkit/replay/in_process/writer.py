@@ -43,7 +43,10 @@ class InProcessWriter(base.Writer):
         shared, history = self._shared, self._history
         if not self._bound:
             self._bind(step)
-        leaves = shared.stores[history.store].read_leaves(step)
+        stores = shared.stores
+        if not stores:  # As after `close`, which another thread may have called.
+            shared.check_open()
+        leaves = stores[history.store].read_leaves(step)
         with shared.lock:
             shared.check_open()
             store = shared.stores[history.store]
@@ -182,6 +185,7 @@ def find_store(shared: SharedTables, step: Nest) -> int:
             found.append(str(error))
             continue
         return index
+    shared.check_open()
     raise SpecError("The step fits no table of this replay. " + " | ".join(found))
 
 
@@ -198,7 +202,7 @@ def find_items(shared: SharedTables, table: str, store: int, priority: float | N
         UnknownNameError: no such table.
         SpecError: its steps are in another store, or it does not take this priority.
     """
-    items = shared.items.get(table)
+    stores, items = shared.stores, shared.items.get(table)  # In this order: `close` empties the items first.
     if items is None:
         if table not in shared.tables:
             raise unknown_name("replay table", table, shared.tables)
@@ -206,9 +210,9 @@ def find_items(shared: SharedTables, table: str, store: int, priority: float | N
     if priority is not None:
         base.check_priority(table, priority)
         items.check_power(priority)
-    if items.store is not shared.stores[store]:
+    if items.store is not stores[store]:
         raise SpecError(
             f"Table {table!r} holds steps {describe_leaves(items.store.spec)}; this writer's are "
-            f"{describe_leaves(shared.stores[store].spec)}. Use another writer for it."
+            f"{describe_leaves(stores[store].spec)}. Use another writer for it."
         )
     return items

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentkit import specs
-from agentkit.errors import CheckpointError
+from agentkit.errors import CheckpointError, ReplayClosedError
 from agentkit.replay import (
     Fifo,
     InProcessReplay,
@@ -381,6 +381,23 @@ def test_writers_that_are_gone_free_their_steps(closed):
                 writer.close()
             del writer
         assert replay.shared.stores[0].num_rows <= 12
+
+
+@pytest.mark.parametrize("kinds", [1, 2])
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_writer_of_a_closed_replay_says_that_it_is_closed(begun, kinds):
+    """With one kind of step and with two, of which the first step chooses."""
+    other = dataclasses.replace(pair_table(), name="other", layout=sequence_layout(3))
+    replay = InProcessReplay([pair_table(), other][:kinds])
+    writer = replay.writer(3)
+    if begun:
+        writer.append(make_step(0))
+    replay.close()
+    with pytest.raises(ReplayClosedError, match="This replay is closed"):
+        writer.append(make_step(1))
+    if begun:
+        with pytest.raises(ReplayClosedError, match="This replay is closed"):
+            writer.create_item(pair_table().name, 1.0, 0, 1)
 
 
 def test_a_writer_that_is_gone_is_in_no_checkpoint_and_in_nobodys_way(tmp_path):
