@@ -18,6 +18,9 @@ One process, written out (`agentkit.experiment.local` is this loop with evaluati
         action = actor.select_action(timestep.observation)
         timestep = environment.step(action)
         actor.observe(action, timestep)   # the adder writes to replay
+        if timestep.last():               # the next episode
+            timestep = environment.reset()
+            actor.observe_first(timestep)
         while dataset.ready():            # replay's rate limit says whose turn it is
             learner.step()                # one call: K gradient steps
             variables.publish(learner.num_updates_done, learner.variables())
