@@ -177,6 +177,7 @@ class _LoopOfMany(_Loop):
             "episode_length": int(self._lengths[i]),
         }
         self._returns[i], self._lengths[i] = 0.0, 0
+        self._raw_returns.begin(np.arange(len(self._lengths)) == i)  # No FIRST follows where an episode was cut.
         for observer in self._observers:
             observer.end_episode(self._environment, record, i)
         if self._log is not None:

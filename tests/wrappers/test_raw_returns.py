@@ -185,3 +185,15 @@ def test_the_progress_line_shows_the_environments_own():
     logger.write({"steps": 10, "episode_return": 4.0, "episode_raw_return": 26.0})
     logger.close()
     assert "return 26.0" in stream.getvalue()
+
+
+@pytest.mark.parametrize("num_envs", [None, 2])
+def test_an_episode_that_is_cut_has_its_own_return_and_no_more(num_envs):
+    """A batch is not reset at a cut: what follows counts as the next episode, with a raw return from 0."""
+    environment = envs.make(Pays, num_envs=num_envs, wrappers=[HALF])
+    actor = Idle(num_envs)
+    kind = EnvironmentLoop if num_envs is None else BatchedEnvironmentLoop
+    loop = kind(environment, actor, max_episode_steps=3)
+    records = loop.run(num_episodes=3 * (num_envs or 1))
+    expected = [(9.0, 18.0)] * 3 if num_envs is None else [(9.0, 18.0), (4.0, 8.0), (9.0, 18.0)]
+    assert returns(records) == [pair for pair in expected for _ in range(num_envs or 1)]
