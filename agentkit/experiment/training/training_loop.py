@@ -263,7 +263,7 @@ class Training:
         if self.work.num_episodes == 0:
             self.logs.message(
                 f"{self.unit} {steps:,}: no episode has ended yet, so that no return is known. Where they never end, "
-                "--wrapper 'step_limit(max_steps=1000)' ends them."
+                "let the environment end them, or of one agent on the host --wrapper 'step_limit(max_steps=1000)'."
             )
 
     def _find_next_evaluation(self, steps: int) -> float:
