@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from agentkit.envs import gymnasium, gymnasium_loading
+from agentkit.envs.base import check_within
 from agentkit.errors import ConfigError
 from agentkit.wrappers.atari import AtariPreprocessing
 
@@ -45,8 +46,9 @@ def make(
     Raises:
         UnknownNameError: ALE has no such game; proposes the nearest name.
         MissingExtraError: ale-py is not installed.
-        ConfigError: for a setting that the protocol has, under ALE's name.
+        ConfigError: for a setting that the protocol has, under ALE's name, or `sticky_action_prob` is no probability.
     """
+    check_within("sticky_action_prob", sticky_action_prob, 0, 1)
     gymnasium_loading.register_atari()
     ours = {"frameskip": "nothing: an action lasts 4 frames", "repeat_action_probability": "sticky_action_prob"}
     for key in ours.keys() & kwargs.keys():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from typing import Any
 
 import dm_env
 import numpy as np
@@ -70,6 +71,29 @@ def check_size(name: str, value: int, least: int = 1) -> None:
     """
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= _LARGEST:
         raise ConfigError(f"{name} must be a whole number from {least} to {_LARGEST:,}, found {value!r}.")
+
+
+def check_within(name: str, value: Any, least: float, most: float = np.inf, *, above: bool = False) -> None:
+    """Refuses a number outside of a range, and what is no number; `above` leaves `least` itself out.
+
+    Raises:
+        ConfigError: `value` is no such number, NaN included.
+    """
+    is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    if not is_number or not least <= value <= most or (above and value == least):
+        ends = f"above {least}" if above else f"of at least {least}"
+        ends += "" if most == np.inf else f" and at most {most}"
+        raise ConfigError(f"{name}: expected a number {ends}, found {value!r}.")
+
+
+def check_max_episode_steps(value: Any) -> None:
+    """Refuses a time limit that is no number of steps; None is for the environment's own, and -1 for none.
+
+    Raises:
+        ConfigError: `value` is none of these.
+    """
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or (value < 1 and value != -1)):
+        raise ConfigError(f"max_episode_steps: expected at least 1, or -1 for no limit, found {value!r}.")
 
 
 def checked_action(action: Nest, num_actions: int) -> int:

@@ -12,6 +12,7 @@ from typing import Any, final
 import dm_env
 import numpy as np
 
+from agentkit.envs.base import check_within
 from agentkit.envs.rendering import explain_import, prepare_mujoco
 from agentkit.errors import DISTRIBUTION, MissingExtraError, missing_extra, unknown_name
 from agentkit.types import Nest
@@ -22,6 +23,7 @@ try:
         warnings.simplefilter("ignore")
         from dm_control import _render as renderers
         from dm_control import suite
+        from dm_control.suite import quadruped
 except Exception as error:
     explain_import(error, "dm_control")
     if not isinstance(error, ImportError):
@@ -44,11 +46,14 @@ def make(name: str, seed: int = 0, **kwargs: Any) -> DMControlEnvironment:
 
     Raises:
         UnknownNameError: if the suite has no such task.
+        ConfigError: its time limit is no number of seconds above 0.
     """
     domain, _, task = name.partition("/")
     if (domain, task) not in suite.ALL_TASKS:
         raise unknown_name("dm_control task", name, [f"{d}/{t}" for d, t in suite.ALL_TASKS])
     task_kwargs = {"random": seed} | dict(kwargs.pop("task_kwargs", None) or {})
+    if "time_limit" in task_kwargs:
+        check_within("task_kwargs: time_limit", task_kwargs["time_limit"], 0, above=True)
     with _without_deprecations():
         return DMControlEnvironment(suite.load(domain, task, task_kwargs=task_kwargs, **kwargs))
 
@@ -83,11 +88,16 @@ class DMControlEnvironment(dm_env.Environment):
 
     Args:
         environment: a `dm_control.rl.control.Environment`.
+
+    Raises:
+        ConfigError: the task draws at each reset, and there is neither a display nor a GL library that works.
     """
 
     def __init__(self, environment: Any):
         self._environment = environment
         self._ready_to_draw = False
+        if isinstance(environment.task, quadruped.Escape):  # At each reset it hands its terrain to the renderer.
+            self._prepare_to_draw()
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -128,10 +138,14 @@ class DMControlEnvironment(dm_env.Environment):
         Raises:
             ConfigError: there is neither a display nor a GL library that works.
         """
-        if not self._ready_to_draw:
-            _use(prepare_mujoco(self._environment.physics.model.ptr, max(height, width)))
-            self._ready_to_draw = True
+        self._prepare_to_draw(max(height, width))
         return self._environment.physics.render(height, width, camera_id=camera_id)
+
+    def _prepare_to_draw(self, *pixels: int) -> None:
+        """Picks the renderer before its first use."""
+        if not self._ready_to_draw:
+            _use(prepare_mujoco(self._environment.physics.model.ptr, *pixels))
+            self._ready_to_draw = True
 
     def close(self) -> None:
         """Frees the physics."""

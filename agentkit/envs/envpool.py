@@ -16,6 +16,7 @@ import numpy as np
 import tree
 
 from agentkit import specs
+from agentkit.envs.base import check_max_episode_steps
 from agentkit.envs.batched import Batch, spec_with_floats
 from agentkit.errors import ConfigError, missing_extra, unknown_name
 from agentkit.types import Array, Nest
@@ -25,6 +26,8 @@ try:
     import envpool
 except ImportError as error:
     raise missing_extra("envpool", "envpool") from error
+
+_NO_LIMIT = 2**31 - 1  # EnvPool counts in int32.
 
 
 def make(
@@ -37,11 +40,12 @@ def make(
         seed: seeds the batch; environment i is seeded with `seed` + i by EnvPool.
         num_envs: how many.
         ready: M, for `ReadySlots` of the M environments that are ready first; None for all in step.
-        **kwargs: EnvPool's settings: `num_threads`, `max_episode_steps`, `frame_skip`, ...
+        **kwargs: EnvPool's settings: `num_threads`, `max_episode_steps` (-1 for no limit), `frame_skip`, ...
 
     Raises:
         UnknownNameError: if EnvPool has no such task.
-        ConfigError: for a setting that the task lacks, a batch size in other words than `ready`, or several players.
+        ConfigError: for a setting that the task lacks, a batch size in other words than `ready`, or several players;
+            or `max_episode_steps` is no number of steps.
     """
     tasks = envpool.list_all_envs()
     if name not in tasks:
@@ -53,6 +57,9 @@ def make(
         )
     if ready is not None:
         kwargs["batch_size"] = ready
+    check_max_episode_steps(kwargs.get("max_episode_steps"))
+    if kwargs.get("max_episode_steps") == -1:
+        kwargs["max_episode_steps"] = _NO_LIMIT  # EnvPool would end every episode at its first step.
     try:
         # EnvPool's dm_env interface reports discount 0 for episodes that were only truncated (1.2.5),
         # so the pool is driven through the one that tells the two apart.

@@ -22,7 +22,7 @@ from agentkit import specs
 from agentkit.envs import prefixes
 from agentkit.envs.jax.base import JaxEnvironment
 from agentkit.envs.jax.multi_agent_base import JaxMultiAgentEnvironment
-from agentkit.envs.wrapping import Wrapper, prepare, wrap, wrap_inside
+from agentkit.envs.wrapping import NARROWED, Wrapper, prepare, wrap, wrap_inside
 from agentkit.errors import ConfigError, unknown_name
 from agentkit.importing import import_callable
 
@@ -316,9 +316,8 @@ def _is_prepared(environment: dm_env.Environment) -> bool:
     from agentkit.wrappers.canonical_actions import is_bounded_continuous
 
     actions = tree.flatten(environment.action_spec())
-    if any(
-        getattr(leaf, "dtype", None) == np.float64 for leaf in (*tree.flatten(environment.observation_spec()), *actions)
-    ):
+    everything = (*tree.flatten(environment.observation_spec()), *actions)
+    if any(specs.is_spec(leaf) and leaf.dtype in NARROWED for leaf in everything):
         return False
     bounded = [leaf for leaf in actions if specs.is_spec(leaf) and is_bounded_continuous(leaf)]
     return not any(

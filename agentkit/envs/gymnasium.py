@@ -198,6 +198,7 @@ def space_to_spec(space: gymnasium.Space, name: str) -> Nest:
     """
     if isinstance(space, spaces.Discrete):
         start = _start(space)
+        _check_choices(name, space, int(space.n))
         if start is not None:
             return specs.DiscreteFrom(int(space.n), np.int32, name, start)
         return specs.DiscreteArray(int(space.n), dtype=np.int32, name=name)
@@ -207,6 +208,7 @@ def space_to_spec(space: gymnasium.Space, name: str) -> Nest:
         return specs.Array(space.shape, space.dtype, name)
     if isinstance(space, spaces.MultiDiscrete):
         start, most = _start(space), np.asarray(space.nvec) - 1
+        _check_choices(name, space, int(np.max(most, initial=0)) + 1)
         if start is not None:
             return specs.BoundedFrom(space.shape, np.int32, 0, most, name, start)
         return specs.BoundedArray(space.shape, np.int32, 0, most, name)
@@ -223,6 +225,15 @@ def space_to_spec(space: gymnasium.Space, name: str) -> Nest:
         f"The {name} space {type(space).__name__} {_what_is(space)}, for which there is no network; expected Box, "
         f"Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these. {advice}"
     )
+
+
+def _check_choices(name: str, space: gymnasium.Space, num_values: int) -> None:
+    most = np.iinfo(np.int32).max
+    if num_values > most:
+        raise SpecError(
+            f"The {name} space {space} has a choice of {num_values:,} values, expected at most {most:,}, which int32 "
+            "holds. Offer fewer, or split it into several choices."
+        )
 
 
 def _what_is(space: gymnasium.Space) -> str:

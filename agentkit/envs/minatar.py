@@ -9,6 +9,7 @@ import dm_env
 import numpy as np
 
 from agentkit import specs
+from agentkit.envs.base import check_within
 from agentkit.errors import missing_extra, unknown_name
 
 try:
@@ -47,7 +48,9 @@ def make(
 
     Raises:
         UnknownNameError: there is no such game; proposes the nearest name.
+        ConfigError: `sticky_action_prob` is no probability.
     """
+    check_within("sticky_action_prob", sticky_action_prob, 0, 1)
     game = _GAMES.get(name, name)
     if game not in _GAMES.values():
         raise unknown_name("MinAtar game", name, _GAMES)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from agentkit.envs import gymnasium, gymnasium_loading
-from agentkit.errors import SpecError, missing_extra
+from agentkit.errors import ConfigError, SpecError, missing_extra
 
 try:
     with warnings.catch_warnings():
@@ -33,11 +33,12 @@ def make(name: str, seed: int = 0, **kwargs: Any) -> gymnasium.GymnasiumEnvironm
     Args:
         name: what gymnasium calls ``MiniGrid-NAME-v0``, with a version or without one, for the newest.
         seed: seeds the task.
-        **kwargs: the task's own, such as ``max_steps=200``.
+        **kwargs: the task's own, such as ``max_steps=200``, its time limit, by which its reward is reckoned, too.
 
     Raises:
         UnknownNameError: MiniGrid has no such task; proposes the nearest name.
         SpecError: the missions are free text (BabyAI), for which agentkit has no network.
+        ConfigError: `max_episode_steps` is longer than the task's own limit, which would hold all the same.
     """
     if name.startswith("BabyAI"):
         raise SpecError(
@@ -47,6 +48,12 @@ def make(name: str, seed: int = 0, **kwargs: Any) -> gymnasium.GymnasiumEnvironm
     environment = gymnasium_loading.load(
         gymnasium_loading.find("minigrid", name, "MiniGrid task", "MiniGrid-"), **kwargs
     )
+    asked, own = kwargs.get("max_episode_steps"), environment.unwrapped.max_steps  # type: ignore[attr-defined]
+    if asked is not None and not 0 < asked <= own:
+        raise ConfigError(
+            f"max_episode_steps: expected at most {own}, the limit that minigrid:{name} has itself, found {asked}. "
+            "Give max_steps for longer episodes; the reward is reckoned by it, too."
+        )
     spaces: Any = gymnasium_loading.spaces
     seen: Any = environment.observation_space
     shape = (*seen["image"].shape[:2], sum(_SIZES))

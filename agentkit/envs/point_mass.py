@@ -7,7 +7,7 @@ from typing import final
 import numpy as np
 
 from agentkit import specs
-from agentkit.envs.base import Environment, check_size
+from agentkit.envs.base import Environment, check_size, check_within
 from agentkit.types import Nest
 
 
@@ -26,6 +26,7 @@ class PointMass(Environment):
     def __init__(self, num_dimensions: int = 2, speed: float = 0.25, max_steps: int = 20, seed: int = 0):
         check_size("num_dimensions", num_dimensions)
         check_size("max_steps", max_steps)
+        check_within("speed", speed, 0, 2, above=True)
         super().__init__(seed, max_steps)
         self._num_dimensions = num_dimensions
         self._speed = speed

@@ -13,6 +13,9 @@ from agentkit import specs
 from agentkit.errors import ConfigError
 from agentkit.wrappers.base import is_gymnasium_wrapper
 
+NARROWED = (np.float64, np.int64, np.uint64)
+"""Dtypes that agents get in 32 bits; JAX would cut integers down to these in silence."""
+
 Wrapper = Callable[[dm_env.Environment], dm_env.Environment]
 
 
@@ -46,18 +49,25 @@ def wrap(environment: Any, wrappers: Sequence[Callable[..., Any]]) -> Any:
     """Puts wrappers around an environment, in their order.
 
     Raises:
-        ConfigError: one of them is a function that puts gymnasium's own wrapper around what is no longer gymnasium's.
+        ConfigError: one of them puts gymnasium's own wrapper around what is no longer gymnasium's.
     """
     for wrapper in wrappers:
         try:
             environment = wrapper(environment)
         except (AssertionError, TypeError) as error:  # Of older and of newer versions of gymnasium.
+            name = getattr(getattr(wrapper, "func", wrapper), "__qualname__", wrapper)
+            if "gymnasium.vector.VectorEnv" in str(error):
+                raise ConfigError(
+                    f"wrappers: {name} is gymnasium's, for vector environments, found around a dm_env environment. Put "
+                    "it around the vector environment in a function that makes it, and hand that in "
+                    "(docs/environments.md, Gymnasium's vector environments)."
+                ) from error
             if "gymnasium.Env" not in str(error):
                 raise
             raise ConfigError(
-                f"wrappers: {getattr(wrapper, '__qualname__', wrapper)} puts gymnasium's wrapper around a dm_env "
-                "environment. Give gymnasium's class itself, or functools.partial(class, ...) with its arguments; or "
-                "use it in a function that makes the environment."
+                f"wrappers: {name} puts gymnasium's wrapper around a dm_env environment. Give gymnasium's class "
+                "itself, or functools.partial(class, ...) with its arguments; or use it in a function that makes the "
+                "environment."
             ) from error
     return environment
 
@@ -76,8 +86,7 @@ def prepare(environment: dm_env.Environment, concatenate: bool) -> dm_env.Enviro
         environment = CanonicalActions(environment, clip=True)
     if any(needs_flattening(spec) for spec in tree.flatten(environment.action_spec())):
         environment = FlattenActions(environment)
-    narrow = (np.float64, np.int64, np.uint64)
     everything = tree.flatten(tuple(specs.make_environment_spec(environment)))
-    if any(spec.dtype in narrow for spec in everything):
+    if any(spec.dtype in NARROWED for spec in everything):
         environment = SinglePrecision(environment)
     return environment

@@ -10,7 +10,7 @@ import tree
 from agentkit import specs
 from agentkit.errors import ConfigError
 from agentkit.types import Nest
-from agentkit.wrappers.base import EnvironmentWrapper
+from agentkit.wrappers.base import EnvironmentWrapper, check_count
 
 
 @final
@@ -27,8 +27,7 @@ class ActionRepeat(EnvironmentWrapper):
 
     def __init__(self, environment: dm_env.Environment, num_repeats: int):
         super().__init__(environment)
-        if num_repeats < 1:
-            raise ConfigError(f"num_repeats: expected at least 1, found {num_repeats}.")
+        check_count("num_repeats", num_repeats)
         if not specs.is_spec(environment.discount_spec()):
             raise ConfigError("ActionRepeat expects one discount, found a nest of them.")
         self._num_repeats = num_repeats

@@ -178,6 +178,16 @@ class EnvironmentWrapper(Around, dm_env.Environment):
             )
 
 
+def check_count(name: str, value: Any) -> None:
+    """Refuses what is no whole number of at least 1.
+
+    Raises:
+        ConfigError: `value` is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise ConfigError(f"{name}: expected a whole number of at least 1, found {value!r}.")
+
+
 def without_training_only(wrappers: Sequence[Callable[..., Any]]) -> list[Callable[..., Any]]:
     """Returns those wrappers that are around an environment in evaluation, too."""
     return [each for each in wrappers if not _says(each, "training_only")]

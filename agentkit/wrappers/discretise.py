@@ -75,7 +75,7 @@ def _levels(spec: specs.BoundedArray, bins: int | Sequence[int]) -> list[np.ndar
                 f"discretise: expected at most {_MAX_ACTIONS:,} values, found {most + 1:,} in {spec!r:.200}."
             )
         return [np.arange(int(bottom), int(top) + 1) for bottom, top in zip(low, high, strict=True)]
-    counts = [bins] * low.size if isinstance(bins, int) else list(bins)
+    counts = list(bins) if isinstance(bins, Sequence) else [bins] * low.size
     if len(counts) != low.size or not all(type(count) is int and count >= 2 for count in counts):
         raise ConfigError(f"discretise: expected bins of 2 at least, one number or {low.size} of them, found {bins!r}.")
     # Halved, since the whole range may be larger than its dtype.

@@ -164,7 +164,8 @@ def draw(render: Callable[[], np.ndarray]) -> np.ndarray:
     if frame.dtype != np.uint8 or frame.ndim < 2 or frame.shape[2:] not in ((), (3,)):
         found = f"{frame.dtype} {list(frame.shape)}" if isinstance(drawn, np.ndarray) else type(drawn).__name__
         raise ConfigError(
-            f"To be filmed or watched, an environment's render() must give an image, uint8 [H, W, 3]; found {found}."
+            f"To be seen, filmed or watched, an environment's render() must give an image, uint8 [H, W, 3] or grey "
+            f"[H, W]; found {found}."
         )
     return frame if frame.ndim == 3 else np.repeat(frame[..., None], 3, axis=-1)
 

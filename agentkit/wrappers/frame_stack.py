@@ -12,9 +12,9 @@ import numpy as np
 import tree
 
 from agentkit import specs
-from agentkit.errors import ConfigError, SpecError
+from agentkit.errors import SpecError
 from agentkit.types import Nest
-from agentkit.wrappers.base import ObservationWrapper
+from agentkit.wrappers.base import ObservationWrapper, check_count
 
 _GRAY_PIXELS = 36
 """How many numbers along both axes are an image in gray, and no board or table."""
@@ -41,8 +41,7 @@ class FrameStack(ObservationWrapper):
 
     def __init__(self, environment: dm_env.Environment, num_frames: int, flatten: bool = True):
         super().__init__(environment)
-        if num_frames < 1:
-            raise ConfigError(f"num_frames: expected at least 1, found {num_frames}.")
+        check_count("num_frames", num_frames)
         inner = environment.observation_spec()
         paths = tree.flatten_with_path(inner)
         if flatten and any(leaf.shape == () for _, leaf in paths):

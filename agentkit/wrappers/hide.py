@@ -37,6 +37,8 @@ class Hide(ObservationWrapper):
         if not specs.is_spec(inner) or len(inner.shape) != 1:
             raise SpecError(f"hide: expected an observation that is a vector [D], found {inner!r:.300}.")
         size = inner.shape[0]
+        if not isinstance(columns, Sequence):
+            raise ConfigError(f"hide: expected columns as a list, such as [0, 2], found {columns!r}.")
         unknown = [column for column in columns if not isinstance(column, int) or not 0 <= column < size]
         if unknown:
             raise ConfigError(f"hide: expected columns from 0 to {size - 1}, found {unknown[0]!r}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, final
 
 import dm_env
@@ -10,7 +11,8 @@ import numpy as np
 from agentkit import specs
 from agentkit.errors import ConfigError
 from agentkit.wrappers.area import area_weights, average_rows, luminance
-from agentkit.wrappers.base import ObservationWrapper
+from agentkit.wrappers.base import ObservationWrapper, check_count
+from agentkit.wrappers.film import draw
 
 
 @final
@@ -22,13 +24,13 @@ class Pixels(ObservationWrapper):
     gymnasium draw with ``--env-set render_mode=rgb_array``.
 
     Args:
-        environment: one with ``render() -> uint8 [H, W, 3]``.
+        environment: one with ``render() -> uint8 [H, W, 3]``, or ``[H, W]`` in grey.
         size: of the images, in pixels along both axes.
         camera_id: which camera of a dm_control task; None for the environment's own view.
         grayscale: whether the images have one channel, their luminance; an update then costs half or less.
 
     Raises:
-        ConfigError: it cannot render, or a setting is impossible.
+        ConfigError: it cannot render, or a setting is impossible; at a step, what it draws is no image.
     """
 
     stateless = True
@@ -43,8 +45,7 @@ class Pixels(ObservationWrapper):
         super().__init__(environment)
         if not callable(getattr(environment, "render", None)):
             raise ConfigError(f"pixels: expected an environment with render(), found {type(environment).__name__}.")
-        if size < 1:
-            raise ConfigError(f"pixels: expected a size of at least 1, found {size}.")
+        check_count("pixels: size", size)
         self._size, self._grayscale = size, grayscale
         self._arguments: dict[str, Any] = {} if camera_id is None else {"camera_id": camera_id}
         if _draws_any_size(environment):
@@ -53,8 +54,8 @@ class Pixels(ObservationWrapper):
             raise ConfigError("pixels: only dm_control has a camera_id. Leave it out.")
 
     def _transform(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
-        image = self._environment.render(**self._arguments)  # type: ignore[attr-defined]
-        resized = _resized(np.asarray(image), self._size)
+        render = self._environment.render  # type: ignore[attr-defined]
+        resized = _resized(draw(functools.partial(render, **self._arguments)), self._size)
         if self._grayscale:
             resized = np.rint(luminance(resized)).astype(np.uint8)[..., None]
         return timestep._replace(observation=resized)

@@ -6,9 +6,8 @@ from typing import final
 
 import dm_env
 
-from agentkit.errors import ConfigError
 from agentkit.types import Nest
-from agentkit.wrappers.base import EnvironmentWrapper
+from agentkit.wrappers.base import EnvironmentWrapper, check_count
 
 
 @final
@@ -27,8 +26,7 @@ class StepLimit(EnvironmentWrapper):
 
     def __init__(self, environment: dm_env.Environment, max_steps: int):
         super().__init__(environment)
-        if max_steps < 1:
-            raise ConfigError(f"max_steps: expected at least 1, found {max_steps}.")
+        check_count("max_steps", max_steps)
         self._max_steps = max_steps
         self._num_steps = 0
         self._reset_next_step = True

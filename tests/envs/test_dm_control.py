@@ -1,6 +1,9 @@
 """The dm_control adapter."""
 
 import logging
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -8,7 +11,7 @@ import pytest
 pytest.importorskip("dm_control")
 
 from agentkit import envs
-from agentkit.errors import UnknownNameError
+from agentkit.errors import ConfigError, UnknownNameError
 from agentkit.testing.environment import EnvironmentContract
 
 
@@ -63,3 +66,23 @@ def test_loading_says_nothing_of_what_is_deprecated_in_the_suites_models(caplog)
 def test_unknown_tasks_get_the_nearest_match():
     with pytest.raises(UnknownNameError, match="Did you mean 'cheetah/run'"):
         envs.make("dm_control:chetah/run")
+
+
+def test_a_time_limit_of_no_seconds_is_refused():
+    for limit in (-1, 0, float("nan"), "long"):
+        with pytest.raises(ConfigError, match="time_limit: expected a number above 0, found"):
+            envs.make("dm_control:cheetah/run", task_kwargs={"time_limit": limit})
+    envs.make("dm_control:cheetah/run", task_kwargs={"time_limit": float("inf")})
+
+
+def test_a_task_that_draws_at_its_reset_needs_no_display_or_says_what_to_install():
+    """In a process of its own: whether a GL library works depends on the machine."""
+    code = """
+from agentkit import envs
+print(envs.make("dm_control:quadruped/escape").reset().first())
+"""
+    hidden = ("DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL", "PYOPENGL_PLATFORM")
+    environ = {name: value for name, value in os.environ.items() if name not in hidden}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environ)
+    last = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()[-1]
+    assert last == "True" or ("MuJoCo cannot draw here" in last and "apt-get install libegl1" in last), done.stderr

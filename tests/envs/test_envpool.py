@@ -193,3 +193,11 @@ def test_agents_learn_from_whoever_is_ready(name, tmp_path):
     assert first.steps >= 150 and first.updates > 0
     again = run(dataclasses.replace(experiment, num_steps=250), resume=True)
     assert again.steps >= 250 and again.updates > first.updates
+
+
+@pytest.mark.parametrize(("name", "own_limit"), [("Pendulum-v1", 200), ("CheetahRun-v1", 1000)])
+def test_without_a_limit_episodes_go_on(name, own_limit):
+    assert last_discounts(envs.make(f"envpool:{name}", max_episode_steps=-1), own_limit + 2) == ([], None)
+    for impossible in (0, -2, 2.5, True):
+        with pytest.raises(ConfigError, match="max_episode_steps: expected at least 1, or -1 for no limit, found"):
+            envs.make(f"envpool:{name}", max_episode_steps=impossible)

@@ -7,6 +7,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+from agentkit import specs
 from agentkit.agents import dqn
 from agentkit.envs import given, make
 from agentkit.envs.catch import Catch
@@ -125,3 +126,19 @@ def test_import_paths():
         given.find(f"{path}:Thermstat")
     with pytest.raises(ConfigError, match="expected a class or function there, found 3"):
         given.find(f"{path}:NOTHING")
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
+def test_wide_integers_of_dm_env_are_narrowed_and_do_not_wrap_in_silence(dtype):
+    class Wide(Catch):
+        def _start(self):
+            super()._start()
+            return np.array([2**33], dtype)
+
+        def observation_spec(self):
+            return specs.Array((1,), dtype)
+
+    environment = make(Wide)
+    assert environment.observation_spec().dtype.itemsize == 4
+    with pytest.raises(SpecError, match=f"found {2**33}, which does not fit"):
+        environment.reset()

@@ -5,7 +5,7 @@ import pytest
 
 from agentkit import envs
 from agentkit.cli import main
-from agentkit.errors import SpecError, UnknownNameError
+from agentkit.errors import ConfigError, SpecError, UnknownNameError
 from agentkit.testing.environment import EnvironmentContract
 
 SMALL = [
@@ -109,3 +109,24 @@ def test_a_recipe_trains_from_the_command_line(name, setting, tmp_path, monkeypa
     (run,) = (tmp_path / "runs").iterdir()
     trained = np.genfromtxt(run / "logs/evaluation.csv", delimiter=",", names=True)
     assert trained["steps"] == 48 and trained["updates"] > 0
+
+
+@pytest.mark.parametrize("probability", [2, -0.1, float("nan"), "often"])
+@pytest.mark.parametrize("name", ["minatar", "atari"])
+def test_sticky_actions_have_a_probability(name, probability):
+    pytest.importorskip({"minatar": "minatar", "atari": "ale_py"}[name])
+    with pytest.raises(ConfigError, match="sticky_action_prob: expected a number of at least 0 and at most 1, found"):
+        envs.make(f"{name}:Breakout", sticky_action_prob=probability)
+
+
+def test_minigrids_own_limit_is_lengthened_by_its_own_setting_only():
+    pytest.importorskip("minigrid")
+    for asked in (300, -1):
+        with pytest.raises(ConfigError, match=f"expected at most 250, .*found {asked}. Give max_steps"):
+            envs.make("minigrid:DoorKey-5x5", max_episode_steps=asked)
+    for settings, length in (({"max_steps": 300}, 300), ({"max_episode_steps": 20}, 20)):
+        environment = envs.make("minigrid:DoorKey-5x5", **settings)
+        timestep, steps = environment.reset(), 0
+        while not timestep.last():
+            timestep, steps = environment.step(np.int32(0)), steps + 1
+        assert (steps, timestep.discount) == (length, 1.0)

@@ -86,3 +86,10 @@ def test_a_run_refuses_those_out_of_place(wrappers, message):
     with pytest.raises(ConfigError, match=message):
         ExperimentConfig(dqn.make_agent(), "gymnasium:CartPole-v1", 10, wrappers=wrappers)
     ExperimentConfig(dqn.make_agent(), "gymnasium:CartPole-v1", 10, wrappers=[LIMIT, ClipReward])
+
+
+def test_those_for_vector_environments_go_where_these_are_made():
+    wrappers = gymnasium.wrappers.vector
+    for each in (wrappers.ClipReward, functools.partial(wrappers.ClipReward, max_reward=1)):
+        with pytest.raises(ConfigError, match=r"wrappers: ClipReward is gymnasium's, for vector environments, found"):
+            envs.make("gymnasium_vector:CartPole-v1", num_envs=2, wrappers=[each])

@@ -144,3 +144,20 @@ def test_sizes_that_are_none_are_refused_where_it_is_made(name, value):
         if kind is int and setting != "mapping_seed":
             with pytest.raises(ConfigError, match=rf"^{setting} must be a whole number from [12] to 10,000, found "):
                 envs.make(f"agentkit:{name}", seed=0, **{setting: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("point_mass", {"speed": -1}),
+        ("point_mass", {"speed": 0}),
+        ("point_mass", {"speed": float("nan")}),
+        ("point_mass", {"speed": float("inf")}),
+        ("point_mass", {"speed": "fast"}),
+        ("deep_sea", {"randomize_actions": True, "mapping_seed": -1}),
+        ("deep_sea", {"mapping_seed": 0.5}),
+    ],
+)
+def test_settings_out_of_range_are_refused_where_it_is_made(name, settings):
+    with pytest.raises(ConfigError, match=r"^(speed|mapping_seed): expected .* found "):
+        envs.make(f"agentkit:{name}", **settings)

@@ -13,6 +13,7 @@ gymnasium = pytest.importorskip("gymnasium")
 
 from agentkit import networks, specs  # noqa: E402
 from agentkit.envs import given  # noqa: E402
+from agentkit.envs.gymnasium import space_to_spec  # noqa: E402
 from agentkit.envs.step_check import StepCheck  # noqa: E402
 from agentkit.errors import SpecError  # noqa: E402
 from agentkit.specs import make_environment_spec  # noqa: E402
@@ -219,3 +220,11 @@ def test_images_of_bytes_reach_a_torso_as_they_are() -> None:
         image = np.zeros((1, *shape), np.uint8)
         for spec in (specs.BoundedArray(shape, np.uint8, 0, 255), specs.Array(shape, np.uint8)):
             assert networks.encode_inputs(spec, image) is image
+
+
+@pytest.mark.parametrize(
+    "space", [spaces.Discrete(2**40), spaces.Discrete(2**40, start=1), spaces.MultiDiscrete([2**40, 3])]
+)
+def test_choices_beyond_int32_are_refused(space: Any) -> None:
+    with pytest.raises(SpecError, match=r"^The action space .* has a choice of 1,099,511,627,776 values, expected at"):
+        space_to_spec(space, "action")

@@ -84,6 +84,7 @@ def test_discretise_offers_the_whole_grid(spec, bins, expected):
         (box(0, 10**9, (1,), np.int32), 2, "at most 4,096 values, found 1,000,000,001"),
         (box(-1, 1, (2,)), (3,), "one number or 2"),
         (box(-1, 1, (2,)), 1, "bins of 2 at least"),
+        (box(-1, 1, (2,)), 3.0, "bins of 2 at least, .*found 3.0"),
         (specs.Array((2,), np.float32), 3, "finite bounds"),
         (specs.DiscreteArray(3), 3, "finite bounds"),
         ((box(-1, 1, (2,)),), 3, "one array"),

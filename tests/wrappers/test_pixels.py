@@ -78,7 +78,7 @@ def test_what_cannot_be_drawn_is_refused():
 
     with pytest.raises(ConfigError, match=r"environment with render\(\), found Blind"):
         Pixels(Blind())
-    with pytest.raises(ConfigError, match="size of at least 1, found 0"):
+    with pytest.raises(ConfigError, match="size: expected a whole number of at least 1, found 0"):
         Pixels(PointMass(), 0)
     with pytest.raises(ConfigError, match="only dm_control has a camera_id"):
         Pixels(PointMass(), camera_id=1)
@@ -118,3 +118,15 @@ print(images.shape == (84, 84, 9) and images.std() > 5)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environ)
     last = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()[-1]
     assert last == "True" or ("MuJoCo cannot draw here" in last and "apt-get install libegl1" in last), done.stderr
+
+
+def test_what_is_drawn_is_an_image_of_bytes(monkeypatch):
+    monkeypatch.setattr(PointMass, "render", lambda self: np.full((8, 8), 7, np.uint8))
+    pixels = Pixels(PointMass(), 8)
+    pixels.observation_spec().validate(pixels.reset().observation)  # Grey ones have three equal colours.
+    for drawn in (np.ones((8, 8, 3)), np.zeros((8, 8, 4), np.uint8), "a text", None):
+        monkeypatch.setattr(PointMass, "render", lambda self, drawn=drawn: drawn)
+        with pytest.raises(ConfigError, match=r"render\(\) must give an image, uint8 \[H, W, 3\] .*found "):
+            pixels.reset()
+    with pytest.raises(ConfigError, match=r"pixels: size: expected a whole number of at least 1, found 8\.5"):
+        Pixels(PointMass(), 8.5)

@@ -22,6 +22,7 @@ from agentkit.wrappers.concat_observations import ConcatObservations
 from agentkit.wrappers.frame_stack import FrameStack
 from agentkit.wrappers.hide import Hide
 from agentkit.wrappers.observation_action_reward import OAR, ObservationActionReward
+from agentkit.wrappers.one_hot import OneHot
 from agentkit.wrappers.single_precision import SinglePrecision
 from agentkit.wrappers.soft_horizon import SoftHorizon
 from agentkit.wrappers.step_limit import StepLimit
@@ -378,6 +379,8 @@ def test_hidden_numbers_are_left_out_of_one_environment_and_of_a_batch():
         (PointMass(), [2], "columns from 0 to 1, found 2"),
         (PointMass(), [0, 1], "leave one of 2 columns, found"),
         (PointMass(), ["x"], "columns from 0 to 1, found 'x'"),
+        (PointMass(), 2, "columns as a list, such as .*, found 2"),
+        (PointMass(), "01", "columns from 0 to .*, found '0'"),
         (Counter(), [0], "a vector .*found"),
     ],
 )
@@ -439,3 +442,52 @@ def test_wrappers_are_found_by_the_name_of_their_class() -> None:
     assert issubclass(wrappers.FrameStack, wrappers.EnvironmentWrapper)
     with pytest.raises(AttributeError, match=r"no attribute 'FrameStacks'. It has: .*FrameStack,"):
         _ = wrappers.FrameStacks
+
+
+class Masked(Counter):
+    """Has two of four actions that may be taken."""
+
+    def _start(self):
+        super()._start()
+        return self._seen()
+
+    def _advance(self, action):
+        _, reward, terminated = super()._advance(action)
+        return self._seen(), reward, terminated
+
+    def _seen(self):
+        return {"action_mask": np.array([1, 0, 1, 0], np.int8), "place": np.int32(self.time), "time": np.zeros(1)}
+
+    def observation_spec(self):
+        mask = specs.BoundedArray((4,), np.int8, 0, 1, "action_mask")
+        return {"action_mask": mask, "place": specs.DiscreteArray(9), "time": specs.Array((1,), np.float64)}
+
+
+@pytest.mark.parametrize("num_envs", [None, 2])
+@pytest.mark.parametrize("names", [None, ["time", "place"]])
+def test_concat_observations_keeps_an_action_mask_as_it_is(names, num_envs):
+    inner = Masked() if num_envs is None else BatchedEnvironment([Masked() for _ in range(num_envs)])
+    environment = ConcatObservations(inner, names)
+    spec = environment.observation_spec()
+    assert spec["observation"] == specs.Array((2,), np.float32) and spec["action_mask"].dtype == np.int8
+    seen = environment.reset().observation
+    assert seen.keys() == spec.keys() and seen["observation"].shape == (() if num_envs is None else (2,)) + (2,)
+    np.testing.assert_array_equal(seen["action_mask"], np.broadcast_to([1, 0, 1, 0], seen["action_mask"].shape))
+    with pytest.raises(SpecError, match="expects an entry to take"):
+        ConcatObservations(inner, ["action_mask"])
+
+
+def test_one_hot_keeps_an_action_mask_as_it_is():
+    environment = OneHot(Masked())
+    assert environment.observation_spec()["action_mask"] == Masked().observation_spec()["action_mask"]
+    assert environment.reset().observation["action_mask"].tolist() == [1, 0, 1, 0]
+    assert environment.observation_spec()["place"].shape == (9,)
+
+
+@pytest.mark.parametrize("value", [0, 2.5, "a", True, None])
+@pytest.mark.parametrize(
+    ("wrapper", "setting"), [(StepLimit, "max_steps"), (ActionRepeat, "num_repeats"), (FrameStack, "num_frames")]
+)
+def test_counts_are_whole_numbers(wrapper, setting, value):
+    with pytest.raises(ConfigError, match=f"^{setting}: expected a whole number of at least 1, found {value!r}"):
+        wrapper(PointMass(), value)
