@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
+from agentkit.envs.base import check_max_episode_steps
 from agentkit.envs.rendering import explain_import, prepare_pygame
 from agentkit.errors import (
     DISTRIBUTION,
@@ -59,16 +60,22 @@ def load(name: str, **kwargs: Any) -> gymnasium.Env:
     return _made(gymnasium.make, name, kwargs)
 
 
-def load_vector(name: str, num_envs: int, **kwargs: Any) -> gymnasium.vector.VectorEnv:
+def load_vector(name: str, num_envs: int, *, evaluation: bool = False, **kwargs: Any) -> gymnasium.vector.VectorEnv:
     """Calls `gymnasium.make_vec(name, num_envs, **kwargs)` and explains its errors, as `load` does.
+
+    In an `evaluation` ALE's own vector environment neither clips rewards, as it does by default, nor takes a lost life
+    for an end, whatever the arguments say of its training.
 
     Raises:
         ConfigError: a setting is impossible; and what `load` raises.
     """
     _register(name)
-    spec = gymnasium.registry.get(name)
-    if kwargs.get("vectorization_mode") in ("sync", "async") or getattr(spec, "vector_entry_point", None) is None:
+    spec = gymnasium.registry.get(name.rpartition(":")[2])
+    own_class = getattr(spec, "vector_entry_point", None)
+    if kwargs.get("vectorization_mode") in ("sync", "async") or own_class is None:
         kwargs.setdefault("disable_env_checker", True)  # A class of its own has no such argument.
+    elif evaluation and str(own_class).startswith("ale_py."):
+        kwargs |= {"reward_clipping": False, "episodic_life": False}
     try:
         vector: gymnasium.vector.VectorEnv = _made(
             functools.partial(gymnasium.make_vec, num_envs=num_envs), name, kwargs
@@ -82,9 +89,7 @@ def load_vector(name: str, num_envs: int, **kwargs: Any) -> gymnasium.vector.Vec
 
 def _made(make_it: Callable[..., Any], name: str, kwargs: dict[str, Any]) -> Any:
     """Returns what a function of gymnasium's makes; see `load`."""
-    steps = kwargs.get("max_episode_steps")
-    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or (steps < 1 and steps != -1)):
-        raise ConfigError(f"max_episode_steps: expected at least 1, or -1 for no limit, found {steps!r}.")
+    check_max_episode_steps(kwargs.get("max_episode_steps"))
     try:
         with _quiet_mujoco():
             return make_it(name, **kwargs)
@@ -215,7 +220,7 @@ def _quiet_mujoco() -> Iterator[None]:
 
 
 def _register(name: str) -> None:
-    if name.startswith("ALE/"):
+    if name.rpartition(":")[2].startswith("ALE/"):  # Also of ale_py:ALE/Pong-v5.
         register_atari()
 
 

@@ -25,16 +25,20 @@ _Convert = Callable[[Any], Any]
 _LARGEST_SEED = 2**31 - 1
 
 
-def make(name: str, seed: int = 0, num_envs: int | None = None, **kwargs: Any) -> dm_env.Environment:
+def make(
+    name: str, seed: int = 0, num_envs: int | None = None, *, evaluation: bool = False, **kwargs: Any
+) -> dm_env.Environment:
     """Makes ``gymnasium.make_vec(name, num_envs, **kwargs)`` a batch; see `gymnasium_loading.load_vector`.
 
     Args:
         name: gymnasium's name of the environment.
         seed: seeds the first reset.
         num_envs: None for a single environment, which is a vector environment of one inside.
+        evaluation: whether the episodes are to be judged by: then ALE's rewards are not clipped, and no life lost is
+            an end.
         **kwargs: ``vectorization_mode``, ``vector_kwargs`` and the environment's own.
     """
-    batch = VectorEnvironment(load_vector(name, num_envs or 1, **kwargs), seed)
+    batch = VectorEnvironment(load_vector(name, num_envs or 1, evaluation=evaluation, **kwargs), seed)
     return FirstOfVector(batch) if num_envs is None else batch
 
 

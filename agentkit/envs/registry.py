@@ -76,7 +76,7 @@ def make(
     if num_envs is None:
         return members.make_named(seed)
     if prefix == "gymnasium_vector":
-        return members.fit_out(factory_of(prefix)(rest, seed, num_envs=num_envs, **kwargs))
+        return members.fit_out(factory_of(prefix)(rest, seed, num_envs=num_envs, evaluation=evaluation, **kwargs))
     return members.make(range(num_envs))
 
 

@@ -356,3 +356,28 @@ def test_a_run_is_repeated_evaluated_and_resumed(tmp_path, monkeypatch, capfd):
     monkeypatch.setitem(sizes, "envs", 2)
     with pytest.raises(CheckpointError, match="num_envs=3, and this experiment has 2"):
         run(longer, resume=True)
+
+
+@pytest.mark.parametrize("num_envs", [None, 2])
+@pytest.mark.parametrize("evaluation", [False, True])
+def test_ales_rewards_are_clipped_and_lives_are_ends_in_training_only(num_envs, evaluation):
+    """Nothing else notices it: the clipping is ALE's own default."""
+    pytest.importorskip("ale_py")
+    make = functools.partial(envs.make, "gymnasium_vector:ALE/SpaceInvaders-v5", 3, num_envs=num_envs)
+    environment = make(evaluation=evaluation, episodic_life=True, noop_max=0)
+    timestep, rewards, action = environment.reset(), set(), np.full(num_envs or (), 1, np.int32)
+    life_lost = False
+    for _ in range(400):  # Fires, and stays where the invaders aim.
+        timestep = environment.step(action)
+        rewards |= set(np.ravel(0.0 if timestep.reward is None else timestep.reward).tolist())
+        ended = np.ravel(timestep.step_type)[0] == LAST
+        if ended or (life_lost := life_lost or _lives(environment, num_envs) < 3):
+            break
+    environment.close()
+    assert ended != evaluation
+    assert max(rewards) >= 5 if evaluation else rewards == {0.0, 1.0}
+
+
+def _lives(environment, num_envs):
+    info = environment.last_info if num_envs is None else environment.environments[0].last_info
+    return info["lives"]
