@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any, Literal, final
@@ -21,6 +22,10 @@ class VideoRecorder(EnvironmentWrapper):
 
     Frames come from the environment's ``render()``. A file appears whole or not at all, when its
     episode ends; an episode cut short by `reset` or `close` is written as far as it went.
+
+    No film that is there is written over: several environments of a run, that of its evaluations among them, may have
+    one folder, and each counts its own episodes. Where a name is taken, the environment's further films have a number
+    behind them, ``episode_000000_2.gif``.
 
     Args:
         environment: an environment with ``render() -> uint8 [H, W, 3]``.
@@ -59,6 +64,7 @@ class VideoRecorder(EnvironmentWrapper):
         self._milliseconds = 1000.0 / frames_per_second
         self._format = format
         self._episode = -1
+        self._number = 1  # Tells the films of environments with one folder apart.
         self._frames: list[np.ndarray] = []
 
     def reset(self) -> dm_env.TimeStep:
@@ -91,8 +97,7 @@ class VideoRecorder(EnvironmentWrapper):
         image = pillow()
         first, *others = [image.fromarray(frame) for frame in self._frames]
         self._frames = []
-        path = self._directory / f"episode_{self._episode:06d}.{'gif' if self._format == 'gif' else 'png'}"
-        partial = path.with_name(f".{path.name}.partial")
+        path, partial = self._claim()
         first.save(
             partial,
             format="GIF" if self._format == "gif" else "PNG",
@@ -102,6 +107,19 @@ class VideoRecorder(EnvironmentWrapper):
             loop=0,
         )
         os.replace(partial, path)
+
+    def _claim(self) -> tuple[Path, Path]:
+        """Returns a file that is not there, and the one to be moved there; no other environment gets the same."""
+        while True:
+            number = "" if self._number == 1 else f"_{self._number}"
+            path = self._directory / f"episode_{self._episode:06d}{number}.{'gif' if self._format == 'gif' else 'png'}"
+            partial = path.with_name(f".{path.name}.partial")
+            with contextlib.suppress(FileExistsError):
+                partial.touch(exist_ok=False)  # Who can make it may write the film.
+                if not path.exists():  # It may have been completed just before.
+                    return path, partial
+                partial.unlink()
+            self._number += 1
 
     def _save(self) -> dict[str, Any]:
         return {"episode": self._episode}

@@ -76,3 +76,17 @@ def test_refusals(tmp_path):
         VideoRecorder(Catch(), tmp_path, period=0)
     with pytest.raises(ConfigError, match="expected 'gif' or 'apng'"):
         VideoRecorder(Catch(), tmp_path, format="mp4")
+
+
+def test_environments_with_one_folder_write_over_no_film(tmp_path):
+    first, second = (VideoRecorder(Catch(), tmp_path, period=2) for _ in range(2))
+    play(first, 1)
+    play(second, 3)
+    play(first, 2)
+    (tmp_path / ".episode_000000_3.gif.partial").touch()  # Another one is writing it.
+    play(VideoRecorder(Catch(), tmp_path), 1)
+    names = sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith("."))
+    assert names == [
+        "episode_000000.gif", "episode_000000_2.gif", "episode_000000_4.gif", "episode_000002.gif",
+        "episode_000002_2.gif",
+    ]  # fmt: skip
