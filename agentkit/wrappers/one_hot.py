@@ -22,7 +22,7 @@ class OneHot(ObservationWrapper):
     """Makes each choice in the observation (gymnasium's Discrete, MultiDiscrete) indicators, one for each value.
 
     Agentkit's networks do so by themselves; this is for networks of your own, and for what is stored or exported.
-    Other parts of the observation stay as they are.
+    Other parts of the observation, an action mask among them, stay as they are.
 
     Args:
         environment: one environment with a DiscreteArray, or integers ``[n]`` with bounds, among its observations.
@@ -37,7 +37,10 @@ class OneHot(ObservationWrapper):
     def __init__(self, environment: dm_env.Environment):
         super().__init__(environment)
         inner = environment.observation_spec()
-        self._encoders = [_encoder(leaf) for leaf in tree.flatten(inner)]
+        self._encoders = [
+            None if path[-1:] == (specs.ACTION_MASK,) else _encoder(leaf)
+            for path, leaf in tree.flatten_with_path(inner)
+        ]
         if not any(self._encoders):
             raise SpecError(f"one_hot: expected a choice (a DiscreteArray, or integers [n]), found {inner!r:.300}.")
         self._spec = tree.unflatten_as(
