@@ -246,6 +246,8 @@ def _leaf_in_words(leaf: specs.Array) -> str:
 
 
 def _bounds_in_words(leaf: specs.Array) -> str:
+    if leaf.dtype == bool:  # False and True go without saying.
+        return ""
     if not isinstance(leaf, BoundedArray) or not (np.isfinite(leaf.minimum).all() and np.isfinite(leaf.maximum).all()):
         return ""
     or_more, or_less = (np.ptp(bound) > 0 for bound in (leaf.minimum, leaf.maximum))

@@ -196,3 +196,8 @@ def test_choices_go_into_the_environments_own_terms_and_back(start: int) -> None
     for leaf in nest[:2]:
         again = pickle.loads(pickle.dumps(leaf))
         assert again == leaf and np.array_equal(again.start, leaf.start) and type(again) is type(leaf)
+
+
+def test_booleans_in_words() -> None:
+    seen = {"board": specs.BoundedArray((10, 10), bool, False, True), "mask": specs.Array((3,), bool)}
+    assert specs.in_words(seen) == "board: bool[10, 10], mask: bool[3]"
