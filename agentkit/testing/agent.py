@@ -34,6 +34,7 @@ import tree
 
 from agentkit import envs, specs
 from agentkit.actors.policy import ActorIndex, Policy, first_state
+from agentkit.actors.random_actor import sample_action
 from agentkit.agents.common.agent import Agent
 from agentkit.datasets import ReplayDataset
 from agentkit.errors import ConfigError, SpecError, UnknownNameError
@@ -294,7 +295,7 @@ class AgentContract(abc.ABC):
         shapes = jax.eval_shape(lambda key: update.variables(update.init(key))["policy"], _KEY)
         state = policy.init(_KEY)
         if not jax.tree.leaves(jax.eval_shape(policy.act, shapes, _KEY, specs.zeros(spec.observations), state)[2]):
-            return lambda observation: (_random_action(spec.actions, rng), ())
+            return lambda observation: (sample_action(spec.actions, rng), ())
         params, step = update.variables(quickly_compiled(update.init)(_KEY))["policy"], quickly_compiled(policy.act)
 
         def act(observation: Any) -> tuple[Any, Any]:
@@ -347,12 +348,3 @@ def _third_of_four(policy: Policy, key: jax.Array) -> Any:
 
 def _change(change: Any) -> Change:
     return change if isinstance(change, Change) else Change(change)
-
-
-def _random_action(spec: Any, rng: np.random.Generator) -> Any:
-    def one(leaf: Any) -> np.ndarray:
-        if isinstance(leaf, specs.DiscreteArray):
-            return np.asarray(rng.integers(leaf.num_values), leaf.dtype)
-        return rng.uniform(leaf.minimum, leaf.maximum, leaf.shape).astype(leaf.dtype)
-
-    return tree.map_structure(one, spec)
