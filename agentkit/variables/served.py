@@ -107,7 +107,7 @@ class ServedPublisher:
                 return
             at, description, leaves = published
             layout.check_names(names, description)
-        except (LookupError, TypeError, ValueError) as error:  # An unknown name is a KeyError.
+        except Exception as error:  # Of whatever kind: nothing that a request says may end the server.
             self._server.refuse(request, str(error), type(error).__name__)
             return
         start, wanted = 0, list[np.ndarray]()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import itertools
 import json
+import math
 import pathlib
 import time
 from collections.abc import Callable, Sequence
@@ -139,24 +140,25 @@ class ReplayServer:
             if request is None:
                 return
             wait = 0.0
-            self._handle(request)
-            if isinstance(request.body, dict) and request.body.get("do") == "block":
+            if self._handle(request):
                 self._used_by_blocks += (time.thread_time() - started) / (1 - DRAW_SHARE)
 
-    def _handle(self, request: Request) -> None:
-        """Notes a block or a draw for later; answers all else at once."""
+    def _handle(self, request: Request) -> bool:
+        """Notes a block or a draw for later, and answers all else at once; returns whether it was a block."""
         try:
-            what = request.body["do"]
+            what = str(request.body["do"])
             if what == "block":
                 self._note_block(request)
+                return True
             elif what == "sample":
                 self._note_draw(request)
             else:
                 self._wire.answer(request, self._handlers[what](request))
         except AgentkitError as error:
             self._wire.refuse(request, str(error), type(error).__name__)
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
+        except Exception as error:  # Of whatever kind: nothing that a request says may end the server.
             self._wire.refuse(request, f"A malformed request: {error!r}.", "malformed")
+        return False
 
     def _open(self, request: Request) -> None:
         """Takes up a writer's stream."""
@@ -183,7 +185,7 @@ class ReplayServer:
                 stream.close()
 
     def _note_block(self, request: Request) -> None:
-        writer, sequence = request.body["writer"], request.body["sequence"]
+        writer, sequence = request.body["writer"], int(request.body["sequence"])
         stream = self._streams.get(writer)
         if stream is None or stream.session != request.body["session"]:
             self._wire.refuse(request, f"Writer {writer} has not told its history.", UNKNOWN_WRITER)
@@ -198,7 +200,9 @@ class ReplayServer:
         body = request.body
         table = self.replay.table(body["table"])
         table.check_batch(body["batch_size"])
-        deadline = time.monotonic() + body["wait"]
+        deadline = time.monotonic() + float(body["wait"])
+        if math.isnan(deadline):
+            raise ValueError("wait is no number of seconds")
         draw = _Draw(request, table.name, body["batch_size"], deadline)
         self._draws[table.name][body["sampler"], request.number] = draw
 
@@ -262,7 +266,7 @@ class ReplayServer:
                     continue  # It is still on its way: what comes over a new connection may overtake it.
                 try:
                     stream.take(requests[stream.due].body)
-                except (AgentkitError, LookupError, TypeError, ValueError, AttributeError) as error:
+                except Exception as error:
                     self._refuse_stream(name, error)
                     return self._due_stream()
             table = stream.next_table()
@@ -282,7 +286,7 @@ class ReplayServer:
         self._blocks.move_to_end(stream.name)
         try:
             whole = stream.advance()
-        except (AgentkitError, LookupError, TypeError, ValueError) as error:
+        except Exception as error:
             self._refuse_stream(stream.name, error)
             return
         if whole:

@@ -95,8 +95,10 @@ class WriterStream:
         Raises:
             SpecError: it is another, or does not fit the tables.
         """
-        self._add_steps(block)
         groups = [(self._shared.items[group["table"]], group) for group in block["items"]]
+        for items, group in groups:
+            _check_group(items, group)
+        self._add_steps(block)
         blocks = self._confirmed().blocks
         if self.due <= blocks:
             groups = []  # They are in, and the answer was lost with the stream before.
@@ -115,6 +117,9 @@ class WriterStream:
         counts = {column.shape[0] for column in columns}
         if len(counts) != 1 or [(x.dtype, x.shape[1:]) for x in columns] != [(s.dtype, s.shape) for s in self._specs]:
             raise SpecError(f"Steps of writer {self.name} do not fit the tables.")
+        starts = block["starts"]
+        if starts.dtype != np.int64 or starts.ndim != 1 or not ((starts >= 0) & (starts < max(counts))).all():
+            raise SpecError(f"Writer {self.name}: expected starts of episodes among its steps, found {starts!r:.80}.")
         if counts != {0}:
             before = int(self._rows[-1]) if self._rows.size else PADDING_ROW
             rows = self._store.add_block(columns, block["starts"], before)
@@ -179,3 +184,18 @@ class WriterStream:
         """Frees the stream's steps; its items keep theirs."""
         self._store.release_references(self._rows)
         self._rows = self._rows[:0]
+
+
+def _check_group(items: ItemTable, group: dict[str, Any]) -> None:
+    """Refuses items whose columns do not go together, before any of their block is in."""
+    columns = [group["first"], group["stop"], group["padding"], group["priority"], *group["inline"]]
+    inline = tree.flatten(items.table.layout.inline)
+    expected = [(np.dtype(kind), ()) for kind in (np.int64, np.int64, np.int32, np.float64)]
+    expected += [(leaf.dtype, leaf.shape) for leaf in inline]
+    priority = group["priority"]
+    if (
+        [(column.dtype, column.shape[1:]) for column in columns] != expected
+        or len({column.shape[0] for column in columns}) != 1
+        or not (np.isnan(priority) | ((priority >= 0) & (priority < np.inf))).all()
+    ):
+        raise SpecError(f"Items for table {items.table.name!r} do not fit it.")

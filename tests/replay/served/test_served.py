@@ -1,10 +1,16 @@
 """The in-process replay behind the wire: the contract of every backend, and each row once, whatever happens."""
 
+import collections
+import contextlib
+import copy
+import math
+import random
 import threading
 import time
 
 import numpy as np
 import pytest
+import tree
 
 from agentkit import errors
 from agentkit.replay import Fifo, InProcessReplay, Prioritized, Queue, SampleToInsertRatio
@@ -12,7 +18,7 @@ from agentkit.replay.served import ServedReplay, writer
 from agentkit.replay.served.client import AHEAD, UPDATES_UNDER_WAY
 from agentkit.testing.adder import AdderContract
 from agentkit.testing.replay import ReplayContract, make_step, pair_table, wait_until, write_pairs
-from agentkit.wire import derive_keys
+from agentkit.wire import Client, RefusedError, WireTimeoutError, derive_keys
 from tests.replay.served.pair import Host, Served
 
 LONG = 30.0
@@ -294,6 +300,58 @@ def test_other_tables_and_strangers_are_refused(hosts):
         ServedReplay([pair_table("others")], host.address, host.keys)
     with pytest.raises(errors.ReplayClosedError):
         ServedReplay(host.tables, host.address, derive_keys("another run"), connect_timeout=0.5)
+
+
+NASTY = [
+    None, True, -1, 0, 1, 7, 2**62, 1e300, math.inf, math.nan, "", "pairs", "writer", [], [[1]], {},
+    {"sequence": math.inf}, np.zeros(3), np.zeros((0, 2), np.int64), np.array(["a"]),
+]  # fmt: skip
+
+
+def _requests():
+    """Requests of each kind, as clients send them."""
+    row = {"writer": "writer", "session": 1, "sequence": 1, "position": 0}
+    steps = [np.asarray(leaf)[None] for leaf in tree.flatten(make_step(0))]
+    item = {"table": "pairs", "first": np.array([0]), "stop": np.array([1]), "padding": np.zeros(1, np.int32)}
+    item |= {"priority": np.ones(1), "inline": [np.zeros(1, np.float32)]}
+    block = {"do": "block", **row, "steps": steps, "starts": np.array([0]), "items": []}
+    return [
+        block, block | {"items": [item]}, {"do": "leave", "writer": "writer"}, {"do": "cancel", "sampler": "me"},
+        {"do": "sample", "table": "pairs", "batch_size": 1, "wait": 0.0, "sampler": "me"},
+        {"do": "can_insert", "table": "pairs", "num_items": 1}, {"do": "can_sample", "table": "pairs", "batch_size": 1},
+        {"do": "info", "table": "pairs"}, {"do": "update", "table": "pairs", "keys": [1], "priorities": [1.0]},
+        {"do": "count", "table": "pairs", "num_sampled": 1},
+    ]  # fmt: skip
+
+
+@pytest.mark.both_stacks
+def test_whatever_a_request_says_the_server_goes_on(hosts):
+    """Requests with up to two other values in them, also in what a block says of its items."""
+    host, rng = hosts(pair_table()), random.Random(0)
+    replay, client = host.connect(default_timeout=LONG), Client(host.address)
+    opening = {"do": "open", "writer": "writer", "session": 1, "store": 0, "history": 3, "blocks": []}
+    counts = collections.Counter()
+    for number in range(300):
+        with contextlib.suppress(errors.AgentkitError):
+            client.ask(opening | {"session": number}, 1.0)
+        body = copy.deepcopy(rng.choice([opening, *_requests()]))
+        if "session" in body:
+            body["session"] = number
+        inside = rng.choice([body, *body.get("items", ())])
+        for name in rng.sample(sorted(inside), rng.randint(0, 2)):
+            inside[name] = rng.choice(NASTY)
+        try:
+            client.ask(body, 0.02)
+            counts[body["do"]] += 1
+        except RefusedError:
+            counts["refused"] += 1
+        except (WireTimeoutError, errors.AgentkitError):
+            client.forget()  # It waits for its turn, or cannot be sent.
+    assert counts["refused"] > 60 and counts["block"] > 10
+    write_pairs(replay.writer(1), "pairs", [5])
+    assert 5 in {int(next(replay.sampler("pairs", 1)).sample.data.action[0]) for _ in range(100)}
+    replay.close()
+    client.close()
 
 
 @pytest.mark.parametrize("sampler", [Fifo(), Prioritized(0.6)], ids=str)
