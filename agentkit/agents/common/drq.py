@@ -93,10 +93,15 @@ class Networks(NamedTuple, Generic[AgentNetworks]):
 
 
 class PolicyParams(NamedTuple):
-    """Holds the parameters that actors need, published as the variable "policy"."""
+    """Holds the parameters that actors need, published as the variable "policy".
+
+    Attributes:
+        encoder: parameters.
+        policy: what the agent's own update publishes, with statistics of features where it has them.
+    """
 
     encoder: Params
-    policy: Params
+    policy: Nest
 
 
 @final
@@ -143,16 +148,13 @@ class MakePolicy(Generic[AgentNetworks]):
         """Returns the policy, whose parameters are `PolicyParams`."""
         if not isinstance(networks, Networks):
             return self.of_features(networks, evaluation)
-        encoder, policy = networks.encoder, networks.agent.policy
+        encoder, policy = networks.encoder, self.of_features(networks.agent, evaluation)
 
-        def init(key: jax.Array) -> PolicyParams:
-            encoder_key, policy_key = jax.random.split(key)
-            return PolicyParams(encoder.init(encoder_key), policy.init(policy_key))
+        def act(params: PolicyParams, key: Any, observation: Nest, state: Any) -> tuple[Nest, Any, Nest]:
+            features = encoder.apply(params.encoder, jax.tree.map(lambda x: x[None], observation))[0]
+            return policy.act(params.policy, key, features, state)
 
-        def apply(params: PolicyParams, observation: Nest) -> Array:
-            return policy.apply(params.policy, encoder.apply(params.encoder, observation))
-
-        return self.of_features(networks.agent._replace(policy=nets.Network(init, apply)), evaluation)
+        return policy._replace(act=act)
 
 
 @final

@@ -217,6 +217,11 @@ def test_other_agents_with_critics_take_it(name: str) -> None:
     state = jax.eval_shape(update.init, jax.ShapeDtypeStruct((2,), np.uint32))
     after, output = jax.eval_shape(update.update, state, a_batch())
     assert "critic_loss" in output.metrics
+    for evaluation in (False, True):
+        policy = agent.make_policy(agent.make_networks(IMAGES), evaluation)
+        params, one = update.variables(state)["policy"], a_batch().data.observation[0]
+        action, *_ = jax.eval_shape(policy.act, params, KEY, one, jax.eval_shape(policy.init, KEY))
+        assert (action.shape, action.dtype) == ((2,), np.float32)
     assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(lambda x: (x.shape, x.dtype), state)
 
 
