@@ -52,7 +52,8 @@ class Config(ReplayConfig):
     """Holds the hyperparameters of CQL, in addition to those of `ReplayConfig`.
 
     Attributes:
-        cql_weight: alpha of the paper, the weight of the penalty beside the TD errors; 0 is SAC.
+        cql_weight: alpha of the paper, the weight of the penalty beside the TD errors; 0 leaves SAC's losses,
+            with `backup_entropy`.
         num_sampled_actions: uniform actions, and as many of the policy, that estimate the penalty's integral.
         hidden_sizes: units of each hidden layer of the policy and of each critic.
         learning_rate: Adam's step size for the critics.
@@ -199,8 +200,9 @@ def make_losses(networks: Networks, config: Config) -> Losses:
         gaps = []
         for critic in critics:
             q_sampled = jax.vmap(q_at, in_axes=(None, None, 0))(critic, o_tm1, actions)  # [2 N, B]
-            gaps.append(jnp.mean(sampled_log_sum_exp(q_sampled, log_density) - q_at(critic, o_tm1, a_tm1)))  # eq. 4
-        return LossOutput(gaps[0] + gaps[1], {"conservative_gap": gaps[0]})
+            gaps.append(sampled_log_sum_exp(q_sampled, log_density) - q_at(critic, o_tm1, a_tm1))  # [B], eq. 4
+        loss = importance_weighted_loss(gaps[0] + gaps[1], {}, batch, config).loss
+        return LossOutput(loss, {"conservative_gap": jnp.mean(gaps[0])})
 
     def policy_loss(policy: Params, state: State, batch: ReplaySample[Transition], key: jax.Array) -> LossOutput:
         o_tm1 = batch.data.observation

@@ -102,10 +102,10 @@ def make_loss(network: nets.Network, config: Config) -> Loss:
             errors = losses.q_learning_error(q_tm1, a_tm1, r_t, discount_t, q_target_t)
         per_item = losses.huber(errors, config.huber_delta)
         # Applied again, the network keeps the two terms' gradients apart until they are those of parameters.
-        gap = jnp.mean(losses.cql_penalty(network.apply(params, o_tm1), a_tm1))  # eq. 4, first term
-        metrics = {"q": nets.mean_legal(q_tm1), "conservative_gap": gap}
-        td = importance_weighted_loss(per_item, metrics, batch, config, priorities=jnp.abs(errors))
-        return td._replace(loss=td.loss + config.cql_weight * gap)
+        gaps = losses.cql_penalty(network.apply(params, o_tm1), a_tm1)  # [B], eq. 4, first term
+        metrics = {"q": nets.mean_legal(q_tm1), "conservative_gap": jnp.mean(gaps)}
+        per_item += config.cql_weight * gaps
+        return importance_weighted_loss(per_item, metrics, batch, config, priorities=jnp.abs(errors))
 
     return loss
 
