@@ -153,8 +153,8 @@ def make_update(
     # Adam is of step size 1: `optimizer_step` multiplies its steps by the learning rate, which may be scheduled. An
     # optimiser of one's own has its learning rate in it.
     default = adam(1.0, config.max_grad_norm, epsilon=config.adam_epsilon)
-    step_size = config.learning_rate if optimizer is None else 1.0
     optimizers = optimizers_of(optimizer, config, value=default)
+    step_size = config.learning_rate if optimizers["value"] is default else 1.0
 
     def init(key: jax.Array) -> State:
         key, params_key = jax.random.split(key)

@@ -155,8 +155,8 @@ def make_update(
     # Adam is of step size 1: `optimizer_step` multiplies its steps by the learning rate, which may be scheduled. An
     # optimiser of one's own has its learning rate in it.
     default = adam(1.0, config.max_grad_norm, epsilon=config.adam_epsilon)
-    step_size = config.learning_rate if optimizer is None else 1.0
     optimizers = optimizers_of(optimizer, config, policy=default, value=default)
+    step_sizes = {name: config.learning_rate if each is default else 1.0 for name, each in optimizers.items()}
 
     def init(key: jax.Array) -> State:
         key, params_key = jax.random.split(key)
@@ -178,20 +178,20 @@ def make_update(
             discount=config.discount,
             normalize_values=config.normalize_values,
         )
-        learning_rate = value_in_update(step_size, batch, rows.mask)
+        rates = {name: value_in_update(step_size, batch, rows.mask) for name, step_size in step_sizes.items()}
         params = state.variables.params
         policy_opt, critic_opt = state.opt_states
         policy_key = jax.random.fold_in(state.key, 2**32 - 1)
         grads, output = jax.grad(objective(losses.policy), has_aux=True)(
             params.policy, state, with_rows(batch, rows), policy_key
         )
-        policy, policy_opt = optimizer_step(optimizers["policy"], grads, params.policy, policy_opt, learning_rate)
+        policy, policy_opt = optimizer_step(optimizers["policy"], grads, params.policy, policy_opt, rates["policy"])
 
         def fit(learned: Fitted, minibatch: Minibatch, key: jax.Array) -> tuple[Fitted, dict[str, jax.Array]]:
             grads, output = jax.grad(objective(losses.value), has_aux=True)(
                 learned[0], state, with_rows(batch, minibatch), key
             )
-            return optimizer_step(optimizers["value"], grads, *learned, learning_rate), output.metrics
+            return optimizer_step(optimizers["value"], grads, *learned, rates["value"]), output.metrics
 
         (critic, critic_opt), fitted = run_epochs(
             fit,

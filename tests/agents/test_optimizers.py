@@ -12,7 +12,7 @@ import optax
 import pytest
 
 from agentkit import envs, networks, specs
-from agentkit.agents import a2c, dqn, impala, ppo, registry, sac, td3
+from agentkit.agents import a2c, dqn, impala, npg, ppo, registry, reinforce, sac, td3, trpo
 from agentkit.agents.common.advantages import Trajectories
 from agentkit.agents.common.optimizers import optimizer_of, optimizers_of
 from agentkit.errors import ConfigError, SpecError, UnknownNameError
@@ -118,6 +118,22 @@ def test_the_learning_rate_of_the_config_is_not_applied_to_ones_own_optimiser(mo
     for stock, found, before in zip(*map(jax.tree.leaves, (*params, start)), strict=True):
         np.testing.assert_allclose(found, stock, rtol=1e-3, atol=1e-6)
         assert np.any(np.asarray(found) != before)
+
+
+@pytest.mark.one_case
+@pytest.mark.parametrize(
+    ("module", "names"), [(reinforce, ["policy"]), (reinforce, ["value"]), (reinforce, []), (npg, []), (trpo, [])]
+)
+def test_losses_without_an_optimiser_keep_the_agents_with_its_learning_rate(module: Any, names: list[str]) -> None:
+    """The agent's own optimiser, given for some losses, leaves the update as it is."""
+    config = module.Config(hidden_sizes=(8,), segment_length=8, num_value_epochs=2)
+    own = adam(config.learning_rate, config.max_grad_norm, epsilon=config.adam_epsilon)
+    params = []
+    for optimizer in (None, dict.fromkeys(names, own)):
+        training = Training(module.make_agent(config, optimizer=optimizer), "agentkit:catch", 2)
+        params.append(training.compiled(training.state, training.next_batch())[0].variables.params)
+    for stock, found in zip(*map(jax.tree.leaves, params), strict=True):
+        np.testing.assert_allclose(found, stock, rtol=1e-3, atol=1e-6)
 
 
 def test_an_optimiser_that_has_a_name_is_made_again_from_its_record() -> None:
