@@ -64,11 +64,20 @@ def check_memory(experiment: Any, spec: specs.EnvironmentSpec) -> None:
     """Refuses an in-process replay that will not fit into the machine's memory when the run ends.
 
     Raises:
-        ConfigError: it says how large which table will be.
+        ConfigError: it says how large the largest table will be.
     """
-    if experiment.replay == "in_process":
-        for table in experiment.agent.make_tables(spec):
-            _check_memory(table, experiment.num_steps)
+    if experiment.replay != "in_process":
+        return
+    agent, there = experiment.agent, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    # Sequences share their steps with those before them, but for so many.
+    steps_per_item = getattr(agent.config, "sequence_period", 1)
+    own = [table for table in agent.make_tables(spec) if table.name != agent.batch_plan.prior_table]  # Data are there.
+    needed, held = max(_bytes_of(table, experiment.num_steps, steps_per_item) for table in own)
+    if needed > there:
+        raise ConfigError(
+            f"{held}, {needed / 1e9:,.1f} GB; this machine has {there / 1e9:,.1f} GB of memory. Lower replay_size, or "
+            "store smaller observations."
+        )
 
 
 def check_spec(spec: specs.EnvironmentSpec) -> None:
@@ -106,14 +115,11 @@ def _check_scalars(name: str, spec: specs.EnvironmentSpec) -> None:
             )
 
 
-def _check_memory(table: Table, num_steps: int) -> None:
+def _bytes_of(table: Table, num_steps: int, steps_per_item: int) -> tuple[int, str]:
+    """Returns how large a table will be, and what it will hold, in words."""
     step = sum(map(bytes_per_step, tree.flatten(table.layout.step)))
-    item = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in tree.flatten(table.layout.inline))
-    num_items = min(table.max_size, num_steps)
-    needed, there = num_items * (step + item), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > there:
-        raise ConfigError(
-            f"Replay table {table.name!r} will hold {num_items:,} items of {step + item:,} bytes, "
-            f"{needed / 1e9:,.1f} GB; this machine has {there / 1e9:,.1f} GB of memory. Lower replay_size, or store "
-            "smaller observations."
-        )
+    inline = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in tree.flatten(table.layout.inline))
+    num_steps = min(num_steps, table.max_size * steps_per_item)
+    num_items = -(-num_steps // steps_per_item)
+    held = f"{num_steps:,} steps of {step:,} bytes" + (f" and {num_items:,} items of {inline:,}" if inline else "")
+    return num_steps * step + num_items * inline, f"Replay table {table.name!r} will hold {held}"
