@@ -5,6 +5,8 @@ import re
 import numpy as np
 import pytest
 
+from agentkit.agents import dqn
+from agentkit.agents.addons import View, with_normalization, with_views
 from agentkit.cli import main
 from agentkit.cli.drawing.curves import (
     EVALUATION,
@@ -18,6 +20,7 @@ from agentkit.cli.drawing.curves import (
     summarise,
 )
 from agentkit.errors import ConfigError
+from agentkit.experiment.config import identity
 from agentkit.loggers import CsvLogger
 
 
@@ -29,8 +32,10 @@ def make_run(
     evaluation=((0, 1.0), (10, 3.0)),
     training=(),
     parts=None,
+    record=None,
     **config,
 ):
+    """Makes the folder of a run with this `config` of its agent; `record` has other keys of its ``config.json``."""
     folder.mkdir(parents=True)
     record = {
         "agent": agent,
@@ -39,6 +44,7 @@ def make_run(
         "replay": "in_process",
         "agent_config": config,
         "agent_parts": parts or {},
+        **(record or {}),
     }
     (folder / "config.json").write_text(json.dumps(record))
     for name, points in (("evaluation", evaluation), ("train", training)):
@@ -121,6 +127,76 @@ def test_seeds_are_one_group_and_labels_name_what_differs(tmp_path):
         "dqn parts=my_loss": 1,
         "ppo": 2,  # In each environment it has one set of settings.
     }
+
+
+def schedule(name, *values):
+    fields = dict(zip(("start", "end", "duration"), values, strict=True))
+    return {"type": f"agentkit.learning.schedules:{name}", "digest": "0", "fields": fields}
+
+
+WRAPPER = {"partial": {"function": "agentkit.wrappers:FrameStack"}, "args": [], "keywords": {"num_frames": 4}}
+
+
+@pytest.mark.parametrize(
+    ("record", "label"),
+    [
+        ({"num_envs": 4}, "num_envs=4"),
+        ({"environment_settings": {"rows": 8}}, "env_set.rows=8"),
+        ({"wrappers": [WRAPPER]}, "wrappers=(FrameStack(num_frames=4),)"),
+        ({"data": "/data/expert.npz"}, "data=/data/expert.npz"),
+        ({"init_from": "/runs/first"}, "init_from=/runs/first"),
+        ({"on_device": True}, "on_device=True"),
+        ({"offline": {"dataset": None, "evaluates": True}}, "offline=True"),
+        ({"agent_parts": {"make_loss": {"function": "mine:my_loss", "digest": "0"}}}, "parts=my_loss"),
+        ({"agent_parts": {"make_loss": {"function": "agentkit.losses.dqn:other"}}}, "parts=make_loss"),
+        ({"agent_config": {"clip": schedule("Cosine", 0.1, 0, 9)}}, "clip=cosine(0.1, 0, 9)"),
+    ],
+)
+def test_runs_of_other_settings_are_other_lines_and_old_folders_have_the_defaults(tmp_path, record, label):
+    plain = {"num_envs": None, "environment_settings": {}, "wrappers": [], "data": None, "init_from": None}
+    config = {"clip": schedule("Linear", 0.1, 0, 9)}
+    old = make_run(tmp_path / "old", **config)
+    new = make_run(tmp_path / "new", record=plain | {"on_device": False}, **config)
+    launched = make_run(tmp_path / "launched", record={"launch": {"num_actors": 2}}, **config)
+    other = make_run(tmp_path / "other", record=plain | {"agent_config": config} | record)
+    groups = group_runs([read_run(run) for run in (old, new, launched, other)])
+    assert sorted(map(len, groups.values())) == [1, 3]
+    assert next(name for name, group in groups.items() if len(group) == 1) == f"sac {label}"
+
+
+def test_an_edited_source_makes_no_other_line_and_other_policies_do(tmp_path):
+    def run(name, digest, **config):
+        policy = {"agent": "dqn", "agent_config": config, "agent_parts": {}, "agent_code": {"digest": digest}}
+        parts = {"make_loss": {"function": "mine:my_loss", "digest": digest}}
+        record = {"policies": {"shared": policy}, "agent": None, "agent_parts": parts}
+        clip = schedule("Linear", 0.1, 0, 9) | {"digest": digest}
+        return read_run(make_run(tmp_path / name, record=record, clip=clip))
+
+    assert list(map(len, group_runs([run("a", "0", size=1), run("b", "1", size=1)]).values())) == [2]
+    assert list(group_runs([run("c", "0", size=1), run("d", "0", size=2)])) == ["dqn size=1", "dqn size=2"]
+
+
+def test_groups_that_words_do_not_tell_apart_are_numbered_and_not_merged(tmp_path):
+    """The schedules are of classes of one name in two modules."""
+    one, other = ({"type": f"{module}:Step", "fields": {"size": 1}} for module in ("mine", "yours"))
+    runs = [make_run(tmp_path / f"{i}", clip=clip) for i, clip in enumerate((one, other, one))]
+    sizes = {label: len(group) for label, group in group_runs([read_run(run) for run in runs]).items()}
+    assert sizes == {"sac clip=step(1) #1": 2, "sac clip=step(1) #2": 1}
+
+
+def test_torsos_and_add_ons_of_agentkit_are_named_as_their_options(tmp_path):
+    agents = {
+        "None": dqn.make_agent(),
+        "simba": dqn.make_agent(torso="simba"),
+        "impala": dqn.make_agent(torso="impala"),
+        "normalization(observations)": with_normalization(dqn.make_agent()),
+        "normalization(observations, rewards)": with_normalization(dqn.make_agent(), rewards=True),
+        "views": with_views(dqn.make_agent(), {"window": View("observation", "-3:0")}),
+    }
+    runs = [
+        make_run(tmp_path / f"{i}", record=identity.describe_agent(agent, 1)) for i, agent in enumerate(agents.values())
+    ]
+    assert list(group_runs([read_run(run) for run in runs])) == [f"dqn parts={words}" for words in agents]
 
 
 @pytest.mark.full

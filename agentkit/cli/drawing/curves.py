@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import difflib
 import json
 import sys
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from agentkit.cli.drawing.run_settings import environment_of, setting_text, settings_of
 from agentkit.cli.screen import say
 from agentkit.errors import ConfigError
 from agentkit.files import open_to_read
@@ -56,7 +58,7 @@ class RunCurves(NamedTuple):
 
     Attributes:
         environment: its environment's name.
-        settings: what tells its line from others of that environment: agent, own parts, replay, agent config.
+        settings: what tells its line from others of that environment, see `run_settings.settings_of`.
         curves: by metric, e.g. "evaluation/episode_return"; those that the run has.
         extent: how far it came; None where it has no evaluation.
     """
@@ -88,12 +90,8 @@ def read_run(run: str | Path, metrics: Sequence[str] = (EVALUATION, TRAINING), a
     opened = open_run(run)
     config = opened.config
     curves = {metric: read_curve(opened, metric, axis) for metric in metrics}
-    # An agent or environment of the user's own code has no name there.
-    settings = {"agent": config["agent"] or "own agent", "replay": config["replay"], **config["agent_config"]}
-    if parts := ", ".join(_names(config.get("agent_parts", {}))):
-        settings["parts"] = parts
     found = {metric: curve for metric, curve in curves.items() if curve is not None}
-    return RunCurves(config["environment"] or "own environment", settings, found, _extent(run, opened))
+    return RunCurves(environment_of(config), settings_of(config), found, _extent(run, opened))
 
 
 def _extent(run: str | Path, opened: Any) -> Extent | None:
@@ -139,21 +137,6 @@ def _placer(
     return lambda row: float(np.interp(row["steps"], steps, values)) if "steps" in row else None
 
 
-def _names(parts: Any) -> list[str]:
-    """Returns the names of the functions and classes outside of agentkit that a run's own parts are."""
-    found: list[str] = []
-    if isinstance(parts, Mapping):
-        for key, value in parts.items():
-            if key in ("function", "type", "name") and isinstance(value, str):
-                found += [value.partition(":")[2]] if not value.startswith("agentkit.") else []
-            else:
-                found += _names(value)
-    elif isinstance(parts, list):
-        for value in parts:
-            found += _names(value)
-    return list(dict.fromkeys(found))
-
-
 def group_runs(runs: Sequence[RunCurves]) -> dict[str, list[RunCurves]]:
     """Groups runs that differ in seed and environment only, under labels that name the settings in which groups differ.
 
@@ -162,28 +145,34 @@ def group_runs(runs: Sequence[RunCurves]) -> dict[str, list[RunCurves]]:
     by_agent: dict[str, list[RunCurves]] = {}
     for run in runs:
         by_agent.setdefault(run.settings["agent"], []).append(run)
-    labels: dict[str, list[RunCurves]] = {}
+    labelled: list[tuple[str, list[RunCurves]]] = []
     for agent, found in by_agent.items():
         groups: dict[str, list[RunCurves]] = {}
         for run in found:
-            groups.setdefault(json.dumps(run.settings, sort_keys=True), []).append(run)
+            groups.setdefault(_key(run.settings), []).append(run)
         environments = [{run.environment for run in group} for group in groups.values()]
         if sum(map(len, environments)) == len(set().union(*environments)):
-            labels[agent] = found
+            labelled.append((agent, found))
             continue
         names = dict.fromkeys(name for run in found for name in run.settings if name != "agent")
-        differing = [name for name in names if len({json.dumps(run.settings.get(name)) for run in found}) > 1]
+        differing = [name for name in names if len({_key(run.settings.get(name)) for run in found}) > 1]
         for group in groups.values():
-            label = " ".join([agent, *(_setting(name, group[0].settings) for name in differing)])
-            labels.setdefault(label, []).extend(group)
-    return labels
+            labelled.append((" ".join([agent, *(setting_text(name, group[0].settings) for name in differing)]), group))
+    return _numbered(labelled)
 
 
-def _setting(name: str, settings: Mapping[str, Any]) -> str:
-    value = settings.get(name)
-    if isinstance(value, Mapping):
-        value = value.get("fields", value)
-    return f"{name}={value}"
+def _key(settings: Any) -> str:
+    return json.dumps(settings, sort_keys=True)
+
+
+def _numbered(labelled: Sequence[tuple[str, list[RunCurves]]]) -> dict[str, list[RunCurves]]:
+    """Returns groups by label, with a number where words do not say how they differ."""
+    times, seen = collections.Counter(label for label, _ in labelled), collections.Counter[str]()
+    found = {}
+    for label, group in labelled:
+        seen[label] += 1
+        found[label if times[label] == 1 else f"{label} #{seen[label]}"] = group
+    return found
 
 
 def smooth(curve: Curve, window: int) -> Curve:
