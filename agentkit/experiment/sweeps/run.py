@@ -13,8 +13,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, final
 
-import numpy as np
-
 from agentkit.errors import AgentkitError, ConfigError, unknown_name
 from agentkit.experiment.checks.short_runs import warnings_of
 from agentkit.experiment.config.experiment_config import ExperimentConfig
@@ -31,6 +29,7 @@ from agentkit.experiment.sweeps.jobs import (
     share_of_threads,
     wait_a_little,
 )
+from agentkit.experiment.sweeps.metrics import metric_of, reports
 from agentkit.experiment.sweeps.plan import SweepPlan
 from agentkit.experiment.sweeps.together import JobsTogether, check_together
 from agentkit.experiment.sweeps.trials import (
@@ -42,6 +41,7 @@ from agentkit.experiment.sweeps.trials import (
     Suggester,
     SweepFolder,
     TrialRecord,
+    judged,
 )
 from agentkit.experiment.training.signals import StopOnSignal
 from agentkit.files import write_new
@@ -78,7 +78,7 @@ class SweepResult(NamedTuple):
 
 def best_of(trials: Sequence[TrialRecord]) -> TrialRecord | None:
     """Returns the complete trial of the greatest value, the first one of several; None if there is none."""
-    complete = [record for record in trials if record.state == COMPLETE and record.value is not None]
+    complete = [record for record in map(judged, trials) if record.state == COMPLETE and record.value is not None]
     return max(complete, key=lambda record: (record.value, -record.number), default=None)
 
 
@@ -311,15 +311,17 @@ class _Sweep:
         where = self._folder.trial_path(number)
         if trial.error:
             record = dataclasses.replace(record, state=FAILED, error=trial.error)
-            advice = f" See {where}/seed*/{OUTPUT_FILE}" if trial.jobs else ""
-            self._watcher.message(f"trial {number} failed: {trial.error}{advice}")
         elif trial.pruned_by is not None:
-            record = dataclasses.replace(record, state=PRUNED, value=trial.pruned_by)
+            record = judged(dataclasses.replace(record, state=PRUNED, value=trial.pruned_by))
             self._watcher.message(f"trial {number} given up at return {trial.pruned_by:.1f}")
         elif all(is_finished(job) for job in trial.jobs):
             value = metric_of(self._evaluations(trial), self._plan.metric)
-            record = dataclasses.replace(record, state=COMPLETE, value=value)
-            self._watcher.message(f"trial {number} finished with {self._plan.metric} return {value:.1f}")
+            record = judged(dataclasses.replace(record, state=COMPLETE, value=value))
+        if record.state == COMPLETE:
+            self._watcher.message(f"trial {number} finished with {self._plan.metric} return {record.value:.1f}")
+        elif record.state == FAILED:
+            advice = f" See {where}/seed*/{OUTPUT_FILE}" if trial.jobs else ""
+            self._watcher.message(f"trial {number} failed: {record.error}{advice}")
         if record.state != BEGUN:
             self._folder.write(record)  # First: what is in the folder counts, and the study is told again.
             self._suggester.tell(record)
@@ -335,47 +337,6 @@ class _Sweep:
                 f"The first {states.count(FAILED)} trials have all failed, the last with: {errors[-1]} Mend it, move "
                 f"{self._folder.path} away and start again."
             )
-
-
-def reports(
-    evaluations: Sequence[Sequence[dict[str, float]]], finished: Sequence[bool], num_steps: int
-) -> list[tuple[int, float]]:
-    """Returns what a trial is judged by while it runs: pairs of a step and a return, in order.
-
-    The first seed counts alone, then the mean of two, and so on, each at its steps behind those of the seeds before:
-    what is reported does not depend on how many seeds run at the same time.
-
-    Args:
-        evaluations: the records of each seed.
-        finished: whether each seed's run has.
-        num_steps: of a run.
-
-    >>> reports([[{"steps": 5, "episode_return": 1.0}, {"steps": 10, "episode_return": 2.0}],
-    ...          [{"steps": 5, "episode_return": 3.0}]], [True, False], num_steps=10)
-    [(5, 1.0), (10, 2.0), (15, 2.0)]
-    """
-    found: list[tuple[int, float]] = []
-    for i, records in enumerate(evaluations):
-        for k, record in enumerate(records):
-            values = [others[k]["episode_return"] for others in evaluations[:i] if k < len(others)]
-            mean = float(np.mean([*values, record["episode_return"]]))
-            found.append((i * num_steps + int(record["steps"]), mean))
-        if not finished[i]:
-            break
-    return found
-
-
-def metric_of(evaluations: Sequence[Sequence[dict[str, float]]], metric: str) -> float:
-    """Returns a trial's value: the metric of its seeds' mean returns, evaluation by evaluation.
-
-    >>> metric_of([[{"episode_return": 4.0}, {"episode_return": 1.0}], [{"episode_return": 0.0}] * 2], "best")
-    2.0
-    """
-    length = min(len(records) for records in evaluations)
-    if not length:
-        raise ConfigError("A trial has made no evaluation: let the runs evaluate at least once.")
-    means = [float(np.mean([records[k]["episode_return"] for records in evaluations])) for k in range(length)]
-    return {"last": means[-1], "best": max(means), "mean": float(np.mean(means))}[metric]
 
 
 def write_results(folder: SweepFolder, records: Sequence[TrialRecord]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import pathlib
 from collections.abc import Iterator
 from typing import Protocol, final
@@ -44,6 +45,19 @@ class TrialRecord:
     state: str = BEGUN
     value: float | None = None
     error: str = ""
+
+
+def judged(record: TrialRecord) -> TrialRecord:
+    """Returns the record without a value that is no finite number: a complete trial has failed then.
+
+    What such a trial is worth cannot be said, and it would be neither better nor worse than any other.
+    """
+    if record.value is None or math.isfinite(record.value):
+        return record
+    if record.state != COMPLETE:
+        return dataclasses.replace(record, value=None)
+    error = f"its evaluations come to a return of {record.value}, expected a finite number."
+    return dataclasses.replace(record, state=FAILED, value=None, error=error)
 
 
 class Suggester(Protocol):
@@ -138,7 +152,7 @@ class SweepFolder:
                 record = TrialRecord(**read_json(path))
                 if type(record.number) is not int or self.trial_path(record.number) != path.parent:
                     raise ValueError(f"its number is {str(record.number)[:60]!r}, and its folder {path.parent.name}")
-                found.append(record)
+                found.append(judged(record))  # Older versions wrote NaN of a complete trial.
             except (ValueError, TypeError) as error:
                 raise damaged(path, error) from error
         return sorted(found, key=lambda record: record.number)

@@ -10,7 +10,7 @@ import agentkit
 from agentkit.agents import dqn
 from agentkit.errors import ConfigError
 from agentkit.experiment.sweeps import Choice, Interval, SweepPlan, jobs, run, run_sweep
-from agentkit.experiment.sweeps.run import metric_of, reports
+from agentkit.experiment.sweeps.metrics import metric_of, reports
 from agentkit.experiment.sweeps.space import draw, grid
 from agentkit.loggers import read_csv
 from tests.experiment.sweeps.curves import Curves
@@ -143,6 +143,35 @@ def test_a_failing_trial_stops_no_other_and_three_stop_all(tmp_path, monkeypatch
         unlucky = plan(space={"batch_size": Choice((13,))})
         sweep(monkeypatch, tmp_path / "all", unlucky, events=events)
     assert not events
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_trial_whose_return_is_no_number_has_failed_and_the_others_go_on(tmp_path, monkeypatch, method):
+    def learning(experiment, steps):
+        return float("nan") if experiment.agent.config.batch_size == 8 else float(steps)
+
+    space = {"batch_size": Choice((8, 16)), "learning_rate": SPACE["learning_rate"]}
+    folder, the_plan = tmp_path / "s", plan(method, space=space, num_trials=6, metric="mean")
+    result = sweep(monkeypatch, folder, the_plan, learning=learning)
+    assert {(record.parameters["batch_size"], record.state) for record in result.trials} == {
+        (8, "failed"),
+        (16, "complete"),
+    }
+    assert result.best.value == 25.0
+    assert all("expected a finite number" in record.error for record in result.trials if record.state == "failed")
+    assert sweep(monkeypatch, folder, the_plan).trials == result.trials
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_folder_in_which_such_a_trial_is_complete_goes_on(tmp_path, monkeypatch, method):
+    """As older versions wrote it, before the study was told."""
+    folder = run.SweepFolder(tmp_path / "s")
+    number, parameters = run.make_suggester(plan(method), folder).propose(set())
+    written = run.TrialRecord(number, parameters, "complete", float("nan"))
+    folder.write(written)
+    result = sweep(monkeypatch, folder.path, plan(method, num_trials=3))
+    assert [record.state for record in result.trials] == ["failed", "complete", "complete"] and result.ended
+    assert run.best_of([written, *result.trials]) == result.best
 
 
 def test_another_sweep_in_the_folder_is_refused(tmp_path, monkeypatch):
