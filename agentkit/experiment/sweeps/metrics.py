@@ -15,7 +15,8 @@ def reports(
     """Returns what a trial is judged by while it runs: pairs of a step and a return, in order.
 
     The first seed counts alone, then the mean of two, and so on, each at its steps behind those of the seeds before:
-    what is reported does not depend on how many seeds run at the same time.
+    what is reported does not depend on how many seeds run at the same time. A seed that ended early, as by
+    `stop_at_return`, counts with its last return from there on.
 
     Args:
         evaluations: the records of each seed.
@@ -28,9 +29,9 @@ def reports(
     """
     found: list[tuple[int, float]] = []
     for i, records in enumerate(evaluations):
+        before = [others for others in evaluations[:i] if others]
         for k, record in enumerate(records):
-            values = [others[k]["episode_return"] for others in evaluations[:i] if k < len(others)]
-            mean = float(np.mean([*values, record["episode_return"]]))
+            mean = float(np.mean([*(_return_at(others, k) for others in before), record["episode_return"]]))
             found.append((i * num_steps + int(record["steps"]), mean))
         if not finished[i]:
             break
@@ -40,11 +41,26 @@ def reports(
 def metric_of(evaluations: Sequence[Sequence[dict[str, float]]], metric: str) -> float:
     """Returns a trial's value: the metric of its seeds' mean returns, evaluation by evaluation.
 
+    A seed that ended before others, as by `stop_at_return`, counts with its last return from there on.
+
+    Args:
+        evaluations: the records of each seed; all have ended.
+        metric: "last", "best" or "mean".
+
+    Raises:
+        ConfigError: a seed has made none.
+
     >>> metric_of([[{"episode_return": 4.0}, {"episode_return": 1.0}], [{"episode_return": 0.0}] * 2], "best")
     2.0
     """
-    length = min(len(records) for records in evaluations)
-    if not length:
+    if not all(evaluations):
         raise ConfigError("A trial has made no evaluation: let the runs evaluate at least once.")
-    means = [float(np.mean([records[k]["episode_return"] for records in evaluations])) for k in range(length)]
-    return {"last": means[-1], "best": max(means), "mean": float(np.mean(means))}[metric]
+    length = max(len(records) for records in evaluations)
+    means = np.array([np.mean([_return_at(records, k) for records in evaluations]) for k in range(length)])
+    if metric == "best":
+        return float(np.max(means, initial=-np.inf, where=np.isfinite(means)))
+    return float(means[-1] if metric == "last" else np.mean(means))
+
+
+def _return_at(records: Sequence[dict[str, float]], k: int) -> float:
+    return records[min(k, len(records) - 1)]["episode_return"]

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 
 import agentkit
@@ -219,6 +220,22 @@ def test_what_is_reported_does_not_depend_on_how_many_seeds_run_at_once():
 def test_metrics(metric, value):
     records = [[{"episode_return": float(each)} for each in curve] for curve in ((5, 1), (4, 3))]
     assert metric_of(records, metric) == value
+
+
+@pytest.mark.parametrize(("metric", "value"), [("last", 490.0), ("best", 495.0), ("mean", 311.25)])
+def test_a_seed_that_ended_early_keeps_its_last_return_beside_the_others(metric, value):
+    """One that `stop_at_return` ended counts as solved, and the others by how they ended, not by how they were then."""
+    early, late = [10.0, 500.0], [0.0, 10.0, 490.0, 480.0]
+    records = [[{"steps": 10 * k, "episode_return": each} for k, each in enumerate(curve)] for curve in (early, late)]
+    for one in (records, records[::-1]):
+        assert metric_of(one, metric) == value
+    assert [each for _, each in reports(records, [True, True], 40)[2:]] == [5.0, 255.0, 495.0, 490.0]
+
+
+def test_the_best_evaluation_of_a_trial_is_a_number_where_there_is_one():
+    curve = [{"episode_return": each} for each in (float("nan"), 3.0, float("nan"))]
+    assert metric_of([curve], "best") == 3.0
+    assert not any(np.isfinite(metric_of([one], name)) for one, name in ((curve, "last"), (curve[:1], "best")))
 
 
 @pytest.mark.parametrize(
