@@ -1,10 +1,13 @@
 """``agentkit sweep``: files that are refused, and what a trial is; examples/test_journeys_sweep.py runs one."""
 
+import dataclasses
+
 import pytest
 
 from agentkit.cli import main
 from agentkit.cli.training.new_run import new_experiment
 from agentkit.cli.training.sweep_file import make_plan, read_sweep_file
+from agentkit.cli.values.environments import parse_environment_settings
 from agentkit.cli.words.parser import parse
 from agentkit.loggers import read_csv
 
@@ -53,6 +56,18 @@ def test_a_trial_is_a_command_line_of_train(tmp_path):
     assert plan.agent.config.learning_rate == 0.25 and plan.agent.config.hidden_sizes == (4, 4)
     assert (plan.num_envs, plan.environment_settings, plan.num_steps) == (3, {"rows": 7}, 1500)
     assert (plan.evaluation_period, plan.evaluation_episodes) == (750, 2)
+
+
+@pytest.mark.parametrize("searched", [False, True])
+@pytest.mark.parametrize(
+    "value", [[4], [[0, 1], [2, 3]], ["a", "b"], [], "1", "none", "a,b", "(1)", True, 1e-3, {"a": [1]}]
+)
+def test_an_argument_of_the_environment_is_what_the_file_says(tmp_path, value, searched):
+    fixed = {"agent": "dqn", "env_set": {} if searched else {"own": value}}
+    file = dataclasses.replace(read_sweep_file(write(tmp_path)), fixed=fixed)
+    parameters = {"env_set.own": value} if searched else {}
+    found = parse_environment_settings(parse(["train", *file.words(parameters)]).env_set, "gymnasium:Own-v0")["own"]
+    assert found == value and type(found) is type(value)
 
 
 def test_a_no_of_the_file_is_a_word_of_the_trial(tmp_path):

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, final
 
+from agentkit.cli.values.environments import plain_text
 from agentkit.cli.values.fields import field_types, parse_value, type_name
 from agentkit.cli.words.options import positive
 from agentkit.cli.words.parser import options
@@ -72,7 +73,8 @@ class SweepFile:
         for name, value in chosen.items():
             option = f"--{name.replace('_', '-')}"
             if name in _TABLES:
-                words += [word for key, each in value.items() for word in (option, f"{key}={text_of(each)}")]
+                text = plain_text if name == "env_set" else text_of  # Nobody says of which type these are to be.
+                words += [word for key, each in value.items() for word in (option, f"{key}={text(each)}")]
             elif value is True:
                 words.append(option)
             elif isinstance(value, list):

@@ -20,7 +20,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
-from agentkit.cli.values.environments import parse_plain
+from agentkit.cli.values.environments import plain_text
 from agentkit.cli.values.fields import value_text
 from agentkit.cli.values.presets import wrapper_text
 from agentkit.errors import ConfigError, our_name, unknown_name
@@ -99,7 +99,7 @@ def _words(content: Mapping[str, Any], options: Mapping[str, argparse.Action]) -
         elif key == "set":
             yield from (f"--set={name}={_text(name, child)}" for name, child in value.items())
         elif key == "env-set":
-            yield from (f"--env-set={name}={_literal(child)}" for name, child in value.items())
+            yield from (f"--env-set={name}={plain_text(child)}" for name, child in value.items())
         elif options[key].nargs == 0:
             if not isinstance(value, bool):
                 raise ConfigError(f"{key}: expected true or false, found {value!r:.60}.")
@@ -122,11 +122,6 @@ def _text(key: str, value: Any) -> str:
     if any(isinstance(child, list | dict) for child in value):
         raise ConfigError(f"{key}: expected a list of single values, found {value!r:.60}.")
     return f"({','.join(_text(key, child) for child in value)},)" if value else "()"
-
-
-def _literal(value: Any) -> str:
-    """Returns an environment's argument such that `parse_plain` gives it back."""
-    return value if isinstance(value, str) and parse_plain(value) == value else repr(value)
 
 
 def _merged(

@@ -121,6 +121,15 @@ def parse_plain(text: str) -> Any:
         return text
 
 
+def plain_text(value: Any) -> str:
+    """Returns an environment's argument such that `parse_plain` gives it back.
+
+    >>> plain_text([4]), plain_text("rgb_array"), plain_text("none"), plain_text(None)
+    ('[4]', 'rgb_array', "'none'", 'None')
+    """
+    return value if isinstance(value, str) and parse_plain(value) == value else repr(value)
+
+
 def parse_wrapper(text: str, imports: Sequence[str] = ()) -> Callable[[Any], Any]:
     """Returns the wrapper that a text such as ``frame_stack(num_frames=4)`` names.
 
