@@ -12,6 +12,7 @@ from agentkit.cli.summary import finish
 from agentkit.cli.training import launch, node
 from agentkit.cli.training.seeds import _run
 from agentkit.cli.values.presets import choose_preset
+from agentkit.cli.words.parser import parse
 from agentkit.distributed import ProgramError
 from agentkit.errors import ConfigError
 from agentkit.experiment import sweeps
@@ -71,21 +72,26 @@ learning_rate = [1e-3]
 """
 
 
-def test_after_a_sweep(capsys, monkeypatch, tmp_path):
+@pytest.mark.parametrize("given", [[], ["--out", FOLDER, "--jobs", "2", "--import", "json"]])
+def test_after_a_sweep(capsys, monkeypatch, tmp_path, given):
     monkeypatch.chdir(tmp_path)
     file = tmp_path / f"{FOLDER}.toml"
     file.parent.mkdir()
     file.write_text(SWEEP)
-    assert main(["sweep", str(file), "--status"]) == 2
+    command = ["agentkit", "sweep", str(file), *given]
+    assert main(["sweep", str(file), "--status", *given]) == 2
     said = capsys.readouterr().err
-    assert shlex.split(said[said.index("agentkit sweep ") :]) == ["agentkit", "sweep", str(file)]
-    trial = SimpleNamespace(number=0, state="complete", parameters={"run_directory": FOLDER}, value=1.0)
-    result = SimpleNamespace(trials=[trial], best=trial, interrupted=True)
-    monkeypatch.setattr(sweeps, "run_sweep", lambda *args: result)
-    assert main(["sweep", str(file)]) == 130
-    best, again = printed(capsys.readouterr().out)
-    assert again == ["agentkit", "sweep", str(file)]
-    assert best[-2:] == ["--run-directory", FOLDER]
+    assert shlex.split(said[said.index("agentkit sweep ") :]) == command
+    trial = SimpleNamespace(number=0, state="complete", parameters={"set.hidden_sizes": FOLDER}, value=1.0)
+    for stopped in (True, False):
+        result = SimpleNamespace(trials=[trial], best=trial, interrupted=stopped, ended=False)
+        monkeypatch.setattr(sweeps, "run_sweep", lambda *args, result=result: result)
+        assert main(["sweep", str(file), *given]) == (130 if stopped else 0)
+        best, again = printed(capsys.readouterr().out)
+        assert again == command + ([] if stopped else ["--status"])
+        assert best[:4] == ["agentkit", "train", "dqn", "--env"] and f"hidden_sizes={FOLDER}" in best
+        trained = parse(best[1:])
+        assert (trained.out, trained.imports) == ((FOLDER, ["json"]) if given else (None, None))
 
 
 def test_where_steps_are_missing():

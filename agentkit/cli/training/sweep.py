@@ -33,7 +33,7 @@ def sweep(arguments: argparse.Namespace) -> int:
     file = read_sweep_file(arguments.file)
     directory = Path("runs" if arguments.out is None else arguments.out) / f"sweep-{file.path.stem}"
     if arguments.status:
-        return _status(file, directory)
+        return _status(file, directory, arguments)
     if file.sweep.get("method") == "tpe" and importlib.util.find_spec("optuna") is None:
         raise missing_extra("optuna", "sweep")
     import_packages(arguments.imports)
@@ -57,13 +57,12 @@ def sweep(arguments: argparse.Namespace) -> int:
     print(f"Sweep folder: {directory}, {plan.total()} trials", flush=True)
     with _TableWatcher(directory) as watcher:
         result = run_sweep(plan, directory, arguments.jobs or file.jobs, watcher)
-    say(_describe_best(file, result.trials, directory))
-    again = command_line("sweep", arguments.file)
+    say(_describe_best(file, result.trials, directory, arguments))
     if result.interrupted:
-        say(f"Stopped and saved. Go on with:\n  {again}")
+        say(f"Stopped and saved. Go on with:\n  {_again(arguments)}")
         return INTERRUPTED
     if not result.ended:
-        say(f"Other processes still work on some trials. See:\n  {again} --status")
+        say(f"Other processes still work on some trials. See:\n  {_again(arguments)} --status")
     return 0 if result.best is not None else 1
 
 
@@ -81,11 +80,22 @@ def _check_first(file: SweepFile, plan: Any) -> None:
         raise type(error)(f"{file.path}: {error}") from error
 
 
-def _status(file: SweepFile, directory: Path) -> int:
+def _again(arguments: argparse.Namespace) -> str:
+    """Returns the command that goes on with this sweep: in its folder, with the packages that it needs."""
+    words = [word for name in ("out", "jobs") for word in _given(arguments, name)]
+    return command_line("sweep", arguments.file, *words, imports=arguments.imports)
+
+
+def _given(arguments: argparse.Namespace, name: str) -> list[Any]:
+    value = getattr(arguments, name)
+    return [] if value is None else [f"--{name}", value]
+
+
+def _status(file: SweepFile, directory: Path, arguments: argparse.Namespace) -> int:
     from agentkit.experiment.sweeps.trials import BEGUN, SweepFolder
 
     if not directory.is_dir():
-        raise ConfigError(f"{directory} has no sweep yet. Begin it with: {command_line('sweep', file.path)}")
+        raise ConfigError(f"{directory} has no sweep yet. Begin it with: {_again(arguments)}")
     from agentkit.loggers.live import as_text
 
     folder = SweepFolder(directory)
@@ -93,11 +103,11 @@ def _status(file: SweepFile, directory: Path) -> int:
     running = [record.number for record in records if record.state == BEGUN and folder.is_held(record.number)]
     if records:
         print(as_text(_grid(records, running, directory).table()))
-    say(_describe_best(file, records, directory))
+    say(_describe_best(file, records, directory, arguments))
     return 0
 
 
-def _describe_best(file: SweepFile, records: Sequence[Any], directory: Path) -> str:
+def _describe_best(file: SweepFile, records: Sequence[Any], directory: Path, arguments: argparse.Namespace) -> str:
     from agentkit.experiment.sweeps.run import best_of
 
     states = [record.state for record in records]
@@ -105,7 +115,8 @@ def _describe_best(file: SweepFile, records: Sequence[Any], directory: Path) -> 
     best = best_of(records)
     if best is None:
         return f"{len(records)} trials ({counts}); none has finished." if records else "No trial has begun."
-    command = command_line("train", *file.words(best.parameters))
+    words = [*file.words(best.parameters), *_given(arguments, "out")]
+    command = command_line("train", *words, imports=arguments.imports)
     return (
         f"{len(records)} trials ({counts}). All: {directory}/results.csv\n"
         f"Best: trial {best.number} with {file.sweep.get('metric', 'last')} return {best.value:.1f}\n  {command}"
