@@ -2,11 +2,15 @@
 
 import json
 import re
+import shlex
 import sys
 
 import pytest
 
 from agentkit.cli import main
+from agentkit.cli.training.new_run import new_experiment
+from agentkit.cli.training.seeds import take_seeds
+from agentkit.cli.values.config_file import config_text
 from agentkit.cli.words.parser import parse
 from agentkit.errors import ConfigError
 from agentkit.experiment import UntrustedCodeError, read_config
@@ -62,6 +66,57 @@ def test_the_shown_config_is_the_same_experiment_and_leaves_nothing(file, capsys
     assert "columns = 5" in shown and "discount = 0.99" in shown and 'preset = "none"' in shown
 
 
+SETTINGS = """
+from agentkit.envs.catch import Catch
+
+class Own(Catch):
+    def __init__(self, seed=0, **settings):
+        super().__init__(seed=seed)
+"""
+VALUES = ["none", "'none'", "{'a': [1]}", "1,2", "[1,2]", "[(1,)]", "text", "'1'", "true", "1e-3", "ä \U0001f600"]
+
+
+def experiment_of(*words):
+    """Returns what two experiments must have alike: a description, and what decides of their folders."""
+    arguments = parse(["train", *words])
+    given = {name: getattr(arguments, name) for name in ("seeds", "jobs", "out", "run_directory", "keep_best")}
+    if arguments.seeds is not None:
+        take_seeds(arguments)
+    plan = new_experiment(arguments, "train", replay="in_process")
+    values = [(name, type(value), repr(value)) for name, value in plan.environment_settings.items()]
+    return (plan.describe(), values, given), config_text(plan, arguments)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        shlex.join(["--env", "own_settings:Own", *(f"--env-set=v{i}={text}" for i, text in enumerate(VALUES))]),
+        "--no-keep-best --seeds 0:3 --jobs 2 --env-set rows=6 --out elsewhere",
+        "--keep-best --seed 3 --normalize rewards --view w=observation:-3:0 --run-directory there",
+        "--set 'learning_rate=linear(1e-3,0,9,by=\"updates\")' --wrapper 'step_limit(max_steps=9)' --log jsonl",
+        "--stop-at-return 3 --checkpoint-every 0 --num-envs 2 --evaluate-samples --column t",
+    ],
+    ids=["env-set", "seeds", "addons", "set", "others"],
+)
+def test_the_shown_config_of_any_options_is_the_same_experiment(tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "own_settings.py").write_text(SETTINGS)
+    one, text = experiment_of("dqn", "--env", "agentkit:catch", "--steps", "100", *shlex.split(words))
+    (tmp_path / "shown.toml").write_text(text, encoding="utf-8")
+    assert experiment_of("--config", "shown.toml") == (one, text)
+
+
+def test_the_command_line_wins_over_what_excludes_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "seed.toml").write_text('agent = "dqn"\nseed = 0\nout = "a"\n')
+    (tmp_path / "seeds.toml").write_text('agent = "dqn"\nseeds = "0:2"\njobs = 2\nrun-directory = "a"\n')
+    found = parse(["train", "--config", "seed.toml", "--seeds", "0:5", "--run-directory", "b"])
+    assert (found.seed, found.seeds, found.out, found.run_directory) == (None, "0:5", None, "b")
+    found = parse(["train", "--config", "seeds.toml", "--seed", "0", "--out", "b"])
+    assert (found.seed, found.seeds, found.jobs, found.out, found.run_directory) == (0, None, None, "b", None)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -80,6 +135,7 @@ def test_the_shown_config_is_the_same_experiment_and_leaves_nothing(file, capsys
         (("num-envs = 2", "resume = 2"), "key of dqn.toml 'resume'"),
         (("num-envs = 2", "seed = [1"), "dqn.toml is no TOML"),
         (("[env-set]\nrows = 6", "env-set = 6"), "env-set: expected a table, found 6"),
+        (("[env-set]\nrows = 6", "env-set = [6]"), "--env-set: expected NAME=VALUE.*found '6'"),
     ],
     ids=lambda value: value[1][:12] if isinstance(value, tuple) else "",
 )

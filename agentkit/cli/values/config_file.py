@@ -7,6 +7,8 @@
     name = "ppo"
     learning_rate = 3e-4
 
+Arguments of the environment stand in a table [env-set], or as words in a list, env-set = ["render_mode=none"].
+
 A file says no more than the command line: it becomes words, which the same parser reads. It may name code of yours
 like ``--env`` and ``--import`` do, so use none that you would not run.
 """
@@ -47,6 +49,10 @@ _FIELDS = {
     "devices": "devices",
     "step-timeout": "step_timeout",
 }
+_WITH_A_NO = ("keep-best",)
+"""Options whose ``--no-...`` says something."""
+_IN_THE_PLACE_OF = {"seed": ("seeds", "jobs"), "seeds": ("seed",), "out": ("run_directory",), "run_directory": ("out",)}
+"""Options of a file that count no more where the command line gives another one."""
 _ELSEWHERE = ("command", "role", "agent", "env", "env_set", "set", "wrapper", "imports", "preset", "out", "run")
 
 
@@ -89,7 +95,8 @@ def with_file(arguments: argparse.Namespace, parser: argparse.ArgumentParser) ->
 def _words(content: Mapping[str, Any], options: Mapping[str, argparse.Action]) -> Iterator[str]:
     """Yields a file's content as words of the command line."""
     for key, value in content.items():
-        if isinstance(value, dict) != (key in _TABLES) and not (key == "agent" and isinstance(value, str)):
+        other_form = {"agent": str, "env-set": list}.get(key)
+        if isinstance(value, dict) != (key in _TABLES) and not (other_form and isinstance(value, other_form)):
             raise ConfigError(f"{key}: expected {'a table' if key in _TABLES else 'a value'}, found {value!r:.60}.")
         if key == "agent":
             table = {"name": value} if isinstance(value, str) else dict(value)
@@ -98,7 +105,7 @@ def _words(content: Mapping[str, Any], options: Mapping[str, argparse.Action]) -
             yield from (f"--set={name}={_text(name, child)}" for name, child in table.items())
         elif key == "set":
             yield from (f"--set={name}={_text(name, child)}" for name, child in value.items())
-        elif key == "env-set":
+        elif key == "env-set" and isinstance(value, dict):
             yield from (f"--env-set={name}={plain_text(child)}" for name, child in value.items())
         elif options[key].nargs == 0:
             if not isinstance(value, bool):
@@ -128,7 +135,11 @@ def _merged(
     arguments: argparse.Namespace, of_file: argparse.Namespace, parser: argparse.ArgumentParser
 ) -> argparse.Namespace:
     merged = argparse.Namespace(**vars(arguments))
+    chosen = [name for name in _IN_THE_PLACE_OF if getattr(arguments, name, None) is not None]
+    replaced = {other for name in chosen for other in _IN_THE_PLACE_OF[name]}
     for name, value in vars(of_file).items():
+        if name in replaced:
+            continue
         given = getattr(arguments, name, None)
         if name in ("set", "env_set") and value and given:
             theirs = {word.partition("=")[0] for word in given}
@@ -157,13 +168,28 @@ def config_text(plan: Any, arguments: argparse.Namespace) -> str:
     top |= {name.replace("_", "-"): value for name, value in vars(arguments).items() if name not in taken | secret}
     top |= {"preset": "none", "out": arguments.out, "import": list(arguments.imports or ()) or None}
     top["wrapper"] = [wrapper_text(wrapper) for wrapper in plan.wrappers] or None
-    lines = [f"{key} = {_toml(value)}" for key, value in top.items() if value is not None and value is not False]
-    if plan.environment_settings:
-        lines += ["", "[env-set]", *(f"{name} = {_toml(value)}" for name, value in plan.environment_settings.items())]
+    if top.get("seeds") is not None:
+        del top["seed"]  # It is the first of them.
+    settings = plan.environment_settings
+    as_table = all(name.isascii() and name.isidentifier() and _is_of_toml(value) for name, value in settings.items())
+    if not as_table:
+        top["env-set"] = [f"{name}={plain_text(value)}" for name, value in settings.items()]
+    lines = [
+        f"{key} = {_toml(value)}"
+        for key, value in top.items()
+        if value is not None and (value is not False or key in _WITH_A_NO)
+    ]
+    if settings and as_table:
+        lines += ["", "[env-set]", *(f"{name} = {_toml(value)}" for name, value in settings.items())]
     config = plan.agent.config
     lines += ["", "[agent]", f"name = {_toml(arguments.agent)}"]
     lines += [f"{field.name} = {_toml(getattr(config, field.name))}" for field in dataclasses.fields(config)]
     return "\n".join(lines) + "\n"
+
+
+def _is_of_toml(value: Any) -> bool:
+    """Returns whether a file gives a value back as it is: TOML has neither tuples nor None."""
+    return type(value) in (bool, int, float, str) or (type(value) is list and all(map(_is_of_toml, value)))
 
 
 def _toml(value: Any) -> str:
@@ -175,7 +201,7 @@ def _toml(value: Any) -> str:
         return f"[{', '.join(map(_toml, value))}]"
     if value is None:
         return '"none"'
-    return json.dumps(value if isinstance(value, str) else value_text(value))
+    return json.dumps(value if isinstance(value, str) else value_text(value), ensure_ascii=False)
 
 
 def refuse_setting(arguments: argparse.Namespace, unknown: Sequence[str], options: Sequence[str]) -> None:
