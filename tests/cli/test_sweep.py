@@ -5,10 +5,12 @@ import dataclasses
 import pytest
 
 from agentkit.cli import main
+from agentkit.cli.training import seeds, train
 from agentkit.cli.training.new_run import new_experiment
 from agentkit.cli.training.sweep_file import make_plan, read_sweep_file
 from agentkit.cli.values.environments import parse_environment_settings
 from agentkit.cli.words.parser import parse
+from agentkit.experiment import sweeps
 from agentkit.loggers import read_csv
 
 FILE = """
@@ -82,6 +84,25 @@ def test_intervals_are_whole_where_the_setting_is(tmp_path):
     )
     plan = make_plan(read_sweep_file(write(tmp_path, text.replace('"grid"', '"random"\ntrials = 2'))), None)
     assert plan.space["set.n_step"].whole and not plan.space["set.discount"].whole
+
+
+def test_seeds_and_trials_are_filmed_as_one_run_is(tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setattr(seeds, "start_group", lambda plan, *others: made.append(plan) or 0)
+    monkeypatch.setattr(train, "_run", lambda plan, arguments: made.append(plan))
+    monkeypatch.setattr(train, "finish", lambda *others: 0)
+    file = read_sweep_file(write(tmp_path, "video_every = 30\n" + FILE))
+    words = [*file.words({}), "--run-directory", str(tmp_path / "run")]
+    for more in ([], ["--seeds", "0:2"]):
+        assert main(["train", *words, *more]) == 0
+
+    def run_sweep(plan, *others):
+        made.append(plan.make_experiment(plan.corners()[0]))
+        return sweeps.SweepResult([], 1, True)
+
+    monkeypatch.setattr(sweeps, "run_sweep", run_sweep)
+    assert main(["sweep", str(file.path), "--out", str(tmp_path)]) == 130
+    assert [plan.video_period for plan in made] == [30, 30, 30]
 
 
 SEVERAL = """

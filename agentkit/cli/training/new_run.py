@@ -124,6 +124,7 @@ def _given_fields(arguments: argparse.Namespace, imports: Sequence[str]) -> dict
         "evaluation_samples": arguments.evaluate_samples,
         "columns": arguments.column,
         "on_device": getattr(arguments, "on_device", None),
+        "video_period": getattr(arguments, "video_every", None),
         "checkpoint_period": arguments.checkpoint_every,
         "tensorboard": arguments.tensorboard,
         "loggers": parse_loggers(arguments.log, imports),

@@ -46,8 +46,7 @@ def train(arguments: argparse.Namespace) -> int:
         plan = experiment.read_config(arguments.resume, progress=True, callbacks=own, **changes)
         return finish(_run(plan, arguments, resume=True), arguments.resume, "train", changes["imports"])
     replay = "in_process" if arguments.replay is None else arguments.replay
-    video_period = arguments.video_every or 0
-    plan = new_experiment(arguments, "train", replay=replay, progress=True, video_period=video_period)
+    plan = new_experiment(arguments, "train", replay=replay, progress=True)
     plan, folder = in_new_folder(plan, arguments)
     show_evaluation(plan)
     with folder.removed_if_refused():
