@@ -78,6 +78,10 @@ def test_environments_are_put_together_only_when_normalised(runs, tmp_path, caps
     [
         (["--normalize", f"{CATCH}=0:1"], f"nothing is said of {SEA}"),
         (["--normalize", "0:1:2"], "expected minmax or ENV=LOW:HIGH"),
+        (["--normalize", "minmax", "--normalize", "0:1"], "expected minmax or ENV=LOW:HIGH"),
+        (["--normalize", "minmax", "--normalize", f"{CATCH}=0:nan"], "expected minmax or ENV=LOW:HIGH, two numbers"),
+        (["--normalize", "minmax", "--normalize", f"{CATCH}=-inf:1"], "expected minmax or ENV=LOW:HIGH, two numbers"),
+        (["--normalize", "minmax", "--normalize", "agentkit:cach=0:500"], f"'agentkit:cach'. Did you mean '{CATCH}'"),
         (["--normalize", f"{CATCH}=1:1", "--normalize", "minmax"], "the same score at both ends"),
     ],
 )

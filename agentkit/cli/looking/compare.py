@@ -14,7 +14,7 @@ import numpy as np
 from agentkit.cli.drawing.curves import EVALUATION, Curve, RunCurves, group_runs, read_all
 from agentkit.cli.drawing.score_table import Basis, print_table, tell_stopped, text
 from agentkit.cli.screen import say
-from agentkit.errors import ConfigError
+from agentkit.errors import ConfigError, unknown_name
 from agentkit.experiment.evaluation import aggregates
 from agentkit.experiment.evaluation.aggregates import Estimate
 
@@ -114,6 +114,7 @@ def normalise(groups: Groups, words: Sequence[str]) -> Groups:
 
     Raises:
         ConfigError: a word is neither, or an environment is without.
+        UnknownNameError: no run is in an environment of this name; proposes the nearest one.
     """
     environments = sorted({environment for scores in groups.values() for environment in scores})
     ends: dict[str, tuple[float, float]] = {}
@@ -123,12 +124,10 @@ def normalise(groups: Groups, words: Sequence[str]) -> Groups:
                 pooled = np.concatenate([s[environment] for s in groups.values() if environment in s])
                 ends.setdefault(environment, (float(pooled.min()), float(pooled.max())))
             continue
-        environment, _, text = word.rpartition("=")
-        try:
-            low, high = (float(end) for end in text.split(":"))
-        except ValueError:
-            raise ConfigError(f"--normalize: expected minmax or ENV=LOW:HIGH, found {word!r}.") from None
-        ends[environment] = (low, high)
+        environment, equals, text = word.rpartition("=")
+        ends[environment] = _ends(word, text if equals else "")
+        if environment not in environments:
+            raise unknown_name("environment in --normalize", environment, environments)
     if missing := [environment for environment in environments if environment not in ends]:
         raise ConfigError(f"--normalize: nothing is said of {', '.join(missing)}. Add {missing[0]}=LOW:HIGH or minmax.")
     if flat := [environment for environment in environments if ends[environment][0] == ends[environment][1]]:
@@ -137,6 +136,16 @@ def normalise(groups: Groups, words: Sequence[str]) -> Groups:
         group: {name: (runs - ends[name][0]) / (ends[name][1] - ends[name][0]) for name, runs in scores.items()}
         for group, scores in groups.items()
     }
+
+
+def _ends(word: str, text: str) -> tuple[float, float]:
+    try:
+        low, high = (float(end) for end in text.split(":"))
+        if not np.isfinite([low, high]).all():
+            raise ValueError(text)
+    except ValueError:
+        raise ConfigError(f"--normalize: expected minmax or ENV=LOW:HIGH, two numbers, found {word!r}.") from None
+    return low, high
 
 
 def complete(groups: Groups, environments: Sequence[str]) -> dict[str, list[np.ndarray]]:
