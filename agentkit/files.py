@@ -6,6 +6,7 @@ name in this folder.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -13,7 +14,7 @@ import pathlib
 import stat
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import IO, Any, BinaryIO, cast, final
 
 import numpy as np
@@ -83,6 +84,22 @@ def write_new(path: str | os.PathLike[str], content: str | bytes) -> None:
     """Writes a file in the place of what has its name; see `open_new`."""
     with open_new(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextlib.contextmanager
+def refusing_unwritable(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turns the disk's refusal of what is written in this context into an error that names the file.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(
+            f"{os.fspath(path)} cannot be written: {error.strerror or error}. Free some space, check the permissions, "
+            "or name another place."
+        ) from error
 
 
 def open_to_append(path: str | os.PathLike[str]) -> BinaryIO:

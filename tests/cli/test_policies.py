@@ -97,13 +97,17 @@ def test_push_says_how_to_load_it(run, tmp_path, capsys):
     [(["export-policy", "RUN", "--format", "tflite"], "Unknown format 'tflite'"),
      (["export-policy", "nowhere"], "not a run folder"),
      (["push", "RUN", "catch"], "Expected OWNER/NAME"),
+     (["export-policy", "RUN", "-o", "/proc/x.npz"], "/proc/x.npz cannot be written: No such file or directory."),
+     (["push", "RUN", "/proc/agentkit/x"], "/proc/agentkit/x cannot be written: "),
+     (["evaluate", "RUN", "--video", "/proc/agentkit/a.gif"], "/proc/agentkit/a.gif cannot be written: "),
+     (["watch", "RUN", "-o", "RUN/config.json/a.gif"], "config.json/a.gif cannot be written: "),
      (["evaluate", "RUN", "--fps", "10"], "--fps is of a film"),
      (["evaluate", "RUN", "--video", "a.gif", "--size", "2"], "size: expected 16"),
      (["watch", "nowhere"], "not a run folder")],
 )  # fmt: skip
 def test_bad_words_are_one_line_and_leave_nothing(run, words, message, capsys):
     before = sorted(run.rglob("*"))
-    assert main([str(run) if word == "RUN" else word for word in words]) == 2
+    assert main([word.replace("RUN", str(run)) for word in words]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("agentkit: ") and message in line
     assert sorted(run.rglob("*")) == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from agentkit.cli.interrupts import interruptible
 from agentkit.cli.values.environments import import_packages
 from agentkit.cli.values.runs import check_is_run
 from agentkit.errors import CheckpointError, ConfigError
-from agentkit.files import check_links
+from agentkit.files import check_links, refusing_unwritable
 
 if TYPE_CHECKING:
     from agentkit.experiment import LoadedPolicy
@@ -20,7 +21,7 @@ def export_policy(arguments: argparse.Namespace) -> int:
     """Writes the policy, compares it with the run's own, and writes its model card.
 
     Raises:
-        ConfigError: no run or policy file, or a format that cannot hold this policy.
+        ConfigError: no run or policy file, a format that cannot hold this policy, or a file that cannot be written.
         UnknownNameError: no such format.
         MissingExtraError: the format needs a package that is not installed.
     """
@@ -42,15 +43,17 @@ def export_policy(arguments: argparse.Namespace) -> int:
         folder = Path(arguments.run) / "policy" / (arguments.policy or "")  # Several policies lie side by side.
         output = folder / f"policy{formats.SUFFIXES[format]}"
         made = [path for path in (folder, folder.parent) if not path.exists()]
-        folder.mkdir(parents=True, exist_ok=True)
+        with refusing_unwritable(folder):
+            folder.mkdir(parents=True, exist_ok=True)
     else:
         output, made = Path(arguments.out), []
     try:
         with interruptible():
             files = policy.export(output, format)
-    except Exception:
-        for path in made:
-            path.rmdir()
+    except BaseException:
+        with contextlib.suppress(OSError):  # Somebody else has put something there.
+            for path in made:
+                path.rmdir()
         raise
     for file in files:
         print(f"Wrote {file}{_size(file)}")
@@ -60,7 +63,8 @@ def export_policy(arguments: argparse.Namespace) -> int:
         path = card.card_path(output.parent)
         returns = card.returns_of(arguments.run, arguments.episodes, imports, arguments.policy)
         inputs = formats.input_names(policy)
-        card.write_card(path, arguments.run, returns, output.name, format, inputs, arguments.policy)
+        with refusing_unwritable(path):
+            card.write_card(path, arguments.run, returns, output.name, format, inputs, arguments.policy)
         print(f"Wrote {path}: the model card.")
     return 0
 
@@ -69,7 +73,7 @@ def push(arguments: argparse.Namespace) -> int:
     """Publishes the policy and its model card.
 
     Raises:
-        ConfigError: no run folder, or the target is neither a repository nor a folder.
+        ConfigError: no run folder, or the target is neither a repository nor a folder that can be written to.
         MissingExtraError: huggingface_hub is not installed.
     """
     check_is_run(arguments.run)

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import math
 import pathlib
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ from agentkit.experiment.policies.make_actor import AnyActor, AnyLoop, make_acto
 from agentkit.experiment.policies.own_actor import OwnActor
 from agentkit.experiment.policies.restore_policy import check_fits, restore_policy
 from agentkit.experiment.policies.result import Result
+from agentkit.files import refusing_unwritable
 from agentkit.specs import EnvironmentSpec, make_environment_spec
 from agentkit.variables import VariableClient
 from agentkit.wrappers.film import Camera, Film, FilmedEnvironment, FilmWriter
@@ -230,7 +232,7 @@ def evaluate(
 
     Raises:
         ConfigError: not a run folder, one that cannot be rebuilt, no such checkpoint, or a video of an environment that
-            cannot render.
+            cannot render, or that cannot be written.
         CheckpointError: it has no readable checkpoint, or another environment was given that it does not fit.
         SpecError: with these settings the environment has other observations or actions.
         UnknownNameError: an argument that there is not.
@@ -310,19 +312,28 @@ def filmed(experiment: ExperimentConfig, camera: Camera, size: int | None) -> Ex
 
 @contextlib.contextmanager
 def film_camera(film: Film | None) -> Iterator[Camera | None]:
-    """Yields a camera whose first images are a film in the end, and after an error none; None where none is wanted."""
+    """Yields a camera whose first images are a film in the end, and after an error none; None where none is wanted.
+
+    Raises:
+        ConfigError: the film cannot be written.
+    """
     if film is None:
         yield None
         return
     writer, folder = FilmWriter(film), pathlib.Path(film.path).parent
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
+    with refusing_unwritable(film.path):
+        made = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
+        with refusing_unwritable(film.path):
+            folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()  # What writes the film would say so once all was played.
         yield writer.take
-        writer.close()
+        with refusing_unwritable(film.path):
+            writer.close()
     except BaseException:
-        writer.abandon()
-        with contextlib.suppress(OSError):  # Somebody else has put something there.
-            for path in made:
+        with contextlib.suppress(OSError):  # The folder is none.
+            writer.abandon()
+        for path in made:
+            with contextlib.suppress(OSError):  # It was not made, or somebody else has put something there.
                 path.rmdir()
         raise

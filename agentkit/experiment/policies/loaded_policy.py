@@ -201,15 +201,15 @@ class LoadedPolicy:
     def export(self, path: str | pathlib.Path, format: str | None = None) -> list[pathlib.Path]:
         """Writes the policy for another world; returns the files.
 
-        What was written is read back, and its actions are compared with the policy's own. docs/policies.md says what
-        each format needs and how it is used.
+        What was written is read back, and its actions are compared with the policy's own, before it takes the place of
+        what has its name. docs/policies.md says what each format needs and how it is used.
 
         Args:
             path: the file, or of ``savedmodel`` the folder.
             format: "policy", "numpy", "stablehlo", "onnx" or "savedmodel"; None goes by the name's end.
 
         Raises:
-            ConfigError: the format cannot hold this policy, or the name is not the format's.
+            ConfigError: the format cannot hold this policy or has other names, or the file cannot be written.
             MissingExtraError: it needs a package that is not installed.
         """
         from agentkit.experiment.policies.export.formats import export

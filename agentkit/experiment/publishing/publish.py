@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import shutil
 import tempfile
@@ -13,6 +14,7 @@ from agentkit.experiment.multi_agent.loading import load
 from agentkit.experiment.policies.hub import SCHEME, library
 from agentkit.experiment.policies.policy_file import POLICY_FILE
 from agentkit.experiment.publishing.card import NAME, card_path, returns_of, write_card
+from agentkit.files import refusing_unwritable
 from agentkit.version import __version__
 
 
@@ -50,7 +52,7 @@ def push(
         api: instead of `huggingface_hub.HfApi`.
 
     Raises:
-        ConfigError: no run folder, or the target is neither.
+        ConfigError: no run folder, or the target is neither, or a folder that cannot be written to.
         MissingExtraError: huggingface_hub is not installed.
     """
     local = target.startswith((".", "/", "~"))
@@ -71,7 +73,18 @@ def push(
             api.upload_folder(repo_id=target, folder_path=name, commit_message="Upload a policy of agentkit")
             return f"https://huggingface.co/{target}"
         place = pathlib.Path(target).expanduser()
-        place.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(folder / NAME, card_path(place))
-        shutil.copyfile(folder / POLICY_FILE, place / POLICY_FILE)
+        with refusing_unwritable(place):
+            place.mkdir(parents=True, exist_ok=True)
+            _copy(folder / NAME, card_path(place))
+            _copy(folder / POLICY_FILE, place / POLICY_FILE)
         return str(place)
+
+
+def _copy(file: pathlib.Path, place: pathlib.Path) -> None:
+    """Copies a file; what is in its place is replaced in one step."""
+    partial = place.with_name(f".{place.name}.{os.getpid()}")
+    try:
+        shutil.copyfile(file, partial)
+        os.replace(partial, place)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -13,7 +13,7 @@ import agentkit
 from agentkit import specs
 from agentkit.errors import ConfigError, MissingExtraError, SpecError, UnknownNameError
 from agentkit.experiment import DifferentActionsError
-from agentkit.experiment.policies.export import stablehlo
+from agentkit.experiment.policies.export import formats, stablehlo
 from agentkit.experiment.policies.export.numpy_policy import Policy as NumpyPolicy
 from agentkit.experiment.policies.export.pure_policy import acting_of, first_states
 from tests.experiment.deploy.policies import COUNTED, IMAGES, MASKED, SMALL, WIDE, policy_of
@@ -259,8 +259,10 @@ def test_a_search_is_held_by_stablehlo(tmp_path):
 )
 def test_chance_is_refused(settings, explore, tmp_path):
     policy = policy_of("dqn", "agentkit:catch", explore, **settings, **SMALL)
+    (tmp_path / "policy.stablehlo").write_text("an earlier one")
     with pytest.raises(ConfigError, match="chooses at random"):
         policy.export(tmp_path / "policy.stablehlo")
+    assert contents(tmp_path) == {"policy.stablehlo": b"an earlier one"}
     policy.export(tmp_path / "policy.npz")  # Which has the agent's own random numbers.
 
 
@@ -275,6 +277,57 @@ def test_what_acts_otherwise_is_not_left_on_disk(tmp_path, monkeypatch):
     with pytest.raises(DifferentActionsError, match=r"differs by up to 0\.0100"):
         policy.export(tmp_path / "policy.stablehlo")
     assert list(tmp_path.iterdir()) == []
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.one_case
+@pytest.mark.parametrize("format", ["numpy", "onnx", "stablehlo"])
+def test_a_refused_export_leaves_what_was_there(format, tmp_path, monkeypatch):
+    """Whoever refuses it: the comparison, the disk, or Ctrl-C in the middle."""
+    if format == "onnx":
+        pytest.importorskip("onnx")
+    file = tmp_path / f"policy{formats.SUFFIXES[format]}"
+    for path in (file, tmp_path / "policy.stablehlo.json", tmp_path / "numpy_policy.py"):
+        path.write_text("an earlier one")
+    before, policy = contents(tmp_path), POLICIES["td3"]()
+    monkeypatch.setattr(formats, "_compare_with", lambda *_: None)  # What it costs is paid by other tests.
+    for error in (DifferentActionsError("other"), KeyboardInterrupt(), OSError(28, "No space left")):
+        monkeypatch.setattr(formats, "compare", raising(error))
+        with pytest.raises(ConfigError if isinstance(error, OSError) else type(error)):
+            policy.export(file, format)
+        assert contents(tmp_path) == before
+    monkeypatch.setattr(formats, "compare", lambda *_: None)
+    files = policy.export(file, format)
+    assert all(path.read_bytes() != b"an earlier one" for path in files) and contents(tmp_path).keys() == before.keys()
+
+
+def raising(error):
+    def fail(*_):
+        raise error
+
+    return fail
+
+
+def test_a_policy_file_that_differs_leaves_the_earlier_one(tmp_path, monkeypatch):
+    (tmp_path / "policy.npz").write_text("an earlier one")
+    policy = POLICIES["td3"]()
+    other, save = policy_of("td3", "gymnasium:Pendulum-v1", hidden_sizes=(4,)), type(policy).save
+    monkeypatch.setattr(type(policy), "save", lambda self, path: save(other, path))
+    with pytest.raises(DifferentActionsError, match=r"policy\.npz does not hold"):
+        policy.export(tmp_path / "policy.npz")
+    assert contents(tmp_path) == {"policy.npz": b"an earlier one"}
+
+
+def test_a_folder_in_the_place_of_a_file_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(formats, "compare", lambda *_: None)
+    monkeypatch.setattr(formats, "_compare_with", lambda *_: None)
+    (tmp_path / "numpy_policy.py").mkdir()
+    with pytest.raises(ConfigError, match=r"numpy_policy\.py is a folder"):
+        POLICIES["td3"]().export(tmp_path / "policy.npz", "numpy")
+    assert [path.name for path in tmp_path.iterdir()] == ["numpy_policy.py"]
 
 
 @pytest.mark.both_stacks

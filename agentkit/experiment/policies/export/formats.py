@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
-import shutil
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +24,7 @@ from agentkit.experiment.policies.export.pure_policy import (
     some_observations,
 )
 from agentkit.experiment.policies.policy_file import read_policy
+from agentkit.files import refusing_unwritable
 
 SUFFIXES = {"policy": ".npz", "numpy": ".npz", "stablehlo": ".stablehlo", "onnx": ".onnx", "savedmodel": ""}
 """How the names of a format's files end."""
@@ -37,14 +39,14 @@ _REPORT = "Nothing was written. This is a mistake of agentkit's: please report i
 
 
 class DifferentActionsError(AgentkitError, RuntimeError):
-    """Says that an exported policy does not act as the policy does; nothing was left on disk."""
+    """Says that an exported policy does not act as the policy does; nothing was written."""
 
 
 def export(policy: Exportable, path: str | pathlib.Path, format: str | None = None) -> list[pathlib.Path]:
-    """Writes a policy; see `LoadedPolicy.export`.
+    """Writes a policy; see `LoadedPolicy.export`. Where that fails, what had its name is still there.
 
     Raises:
-        ConfigError: the format cannot hold this policy, or the name is not the format's.
+        ConfigError: the format cannot hold this policy, the name is not the format's, or the file cannot be written.
         MissingExtraError: it needs a package that is not installed.
         DifferentActionsError: what was written acts otherwise.
     """
@@ -54,20 +56,10 @@ def export(policy: Exportable, path: str | pathlib.Path, format: str | None = No
         raise ConfigError(f"{str(path.parent)!r} is no folder. Make it, or name another file.")
     if format == "savedmodel" and path.exists():
         raise ConfigError(f"{str(path)!r} exists already. Name a new folder for the SavedModel.")
-    if format == "policy":
-        policy.save(path)
-        _compare_file(policy, path)
-        return [path]
-    acting = acting_of(policy)
-    written, read = _write(policy, path, format, acting)
-    try:
-        compare(acting, read)
-        _compare_with(policy, acting)
-    except BaseException:
-        for file in written:
-            shutil.rmtree(file) if file.is_dir() else file.unlink()
-        raise
-    return written
+    # Beside its place, so that it gets there in one step, once it has been compared.
+    with refusing_unwritable(path), tempfile.TemporaryDirectory(prefix=".export-", dir=path.parent) as folder:
+        written = _write_and_compare(policy, pathlib.Path(folder) / path.name, format)
+        return _put(written, path.parent)
 
 
 def check_format(path: str | pathlib.Path | None, format: str | None) -> str:
@@ -95,6 +87,30 @@ def check_format(path: str | pathlib.Path | None, format: str | None) -> str:
 def input_names(policy: Exportable) -> list[str]:
     """Returns the names under which an exported policy takes observations."""
     return list(named("observation", policy.observation_spec))
+
+
+def _write_and_compare(policy: Exportable, path: pathlib.Path, format: str) -> list[pathlib.Path]:
+    """Writes it, reads it back and compares; returns the files."""
+    if format == "policy":
+        policy.save(path)
+        _compare_file(policy, path)
+        return [path]
+    acting = acting_of(policy)
+    written, read = _write(policy, path, format, acting)
+    compare(acting, read)
+    _compare_with(policy, acting)
+    return written
+
+
+def _put(files: list[pathlib.Path], folder: pathlib.Path) -> list[pathlib.Path]:
+    """Moves files into a folder, in the place of those of their names; returns where they are."""
+    places = [folder / file.name for file in files]
+    for place in places:
+        if place.is_dir():
+            raise ConfigError(f"{place} is a folder. Name another file, or move the folder away.")
+    for file, place in zip(files, places, strict=True):
+        os.replace(file, place)
+    return places
 
 
 def _write(
@@ -187,5 +203,4 @@ def _compare_file(policy: Exportable, path: pathlib.Path) -> None:
     own = nests.flatten_to_paths(policy.arrays)
     same = own.keys() == arrays.keys() and all(np.array_equal(own[name], arrays[name]) for name in own)
     if not same or specs.in_own_terms(file.own_actions) != policy.action_spec:
-        path.unlink()
-        raise DifferentActionsError(f"{path} does not hold the policy's own parameters and actions. {_REPORT}")
+        raise DifferentActionsError(f"{path.name} does not hold the policy's own parameters and actions. {_REPORT}")
