@@ -39,7 +39,7 @@ from agentkit.experiment.runs.config_json import check_run_directory, experiment
 from agentkit.experiment.runs.lock import run_lock
 from agentkit.experiment.runs.loggers import check_installed
 from agentkit.experiment.runs.logs import RunLogs, learner_row
-from agentkit.experiment.runs.resume_checks import ResumeError, check_code, check_same
+from agentkit.experiment.runs.resume_checks import ResumeError, check_code, check_command, check_same, command_of
 from agentkit.experiment.training.devices import (
     FirstDevicePublisher,
     choose_dispatch,
@@ -213,7 +213,9 @@ def read_offline_config(
     record = read_record(run_directory)
     offline = record.get("offline")
     if offline is None:
-        raise ConfigError(f"The run {run_directory} is none from data alone. Use agentkit train --resume.")
+        raise ConfigError(
+            f"The run {run_directory} is none from data alone. Use agentkit {command_of(record)} --resume."
+        )
     if offline["dataset"] is None and "dataset" not in changes:
         raise ConfigError(
             f"The run {run_directory} was made with data of your own code, which config.json cannot rebuild. Call "
@@ -326,6 +328,8 @@ def _build(
     """Makes every part, and takes a checkpoint back."""
     experiment, agent = config.as_experiment(), config.agent
     directory = check_run_directory(experiment, resume)
+    if resume and directory is not None:
+        check_command("offline", directory)
     data = _read(config)
     spec = _make_spec(experiment, config, data)
     dataset = load_dataset(config, spec, data)
@@ -335,8 +339,6 @@ def _build(
         parts.make_update()
     found = checkpoint.read_latest(directory / "checkpoints") if resume and directory is not None else None
     if found is not None:
-        if not found.state.get("offline"):
-            raise CheckpointError(f"{found.path} is of a run that acts: use agentkit train --resume.")
         check_same(experiment, found)
     initial = InitialState(experiment) if found is not None else find_initial_state(experiment, parts)
     experiment = initial.experiment

@@ -30,7 +30,7 @@ from agentkit.experiment.multi_agent.parts import check_same_policies, make_poli
 from agentkit.experiment.multi_agent.players import Trained
 from agentkit.experiment.multi_agent.pools import check_pool
 from agentkit.experiment.runs.config_json import check_run_directory, read_record, write_config
-from agentkit.experiment.runs.resume_checks import ResumeError, check_code, check_same_as
+from agentkit.experiment.runs.resume_checks import ResumeError, check_code, check_command, check_same_as
 
 
 def find_trained(config: MultiAgentConfig) -> list[Trained]:
@@ -136,8 +136,7 @@ def _find_saved(config: MultiAgentConfig, directory: pathlib.Path, trained: list
     """Returns the newest checkpoint of each policy, or none where the run has saved nothing yet."""
     record = read_record(directory)
     try:
-        if "launch" not in record:
-            raise CheckpointError(f"{directory} is of a run in one process: use agentkit train --resume.")
+        check_command("launch", directory)
         check_same_policies(config, record, directory)
         check_same_as(record, config, f"The run {directory}")
         found = {

@@ -39,7 +39,7 @@ from agentkit.experiment.runs.config_json import check_run_directory, read_confi
 from agentkit.experiment.runs.lock import run_lock
 from agentkit.experiment.runs.loggers import check_for_processes, check_installed
 from agentkit.experiment.runs.logs import ProgramLog
-from agentkit.experiment.runs.resume_checks import ResumeError, check_code, check_same
+from agentkit.experiment.runs.resume_checks import ResumeError, check_code, check_command, check_same, command_of
 from agentkit.experiment.training.hooks import Hooks, with_callbacks
 from agentkit.experiment.training.initial_state import find_initial_state
 from agentkit.experiment.training.prior_data import refuse_prior_data
@@ -242,15 +242,16 @@ def resume_launch(
     """
     of_launch = {field.name for field in dataclasses.fields(LaunchConfig)} | {"on_status"}
     of_experiment = {name: changes.pop(name) for name in list(changes) if name not in of_launch}
-    several = is_of_several_agents(run_directory)
-    read = read_multi_agent_config if several else read_config
-    experiment = read(run_directory, **of_experiment)
     record = read_record(run_directory)
     saved = record.get("launch")
     if saved is None:
         raise ConfigError(
-            f"The run {run_directory} was not launched. Go on with: agentkit train --resume {quote(str(run_directory))}"
+            f"The run {run_directory} was not launched. Go on with: agentkit {command_of(record)} --resume "
+            f"{quote(str(run_directory))}"
         )
+    several = is_of_several_agents(run_directory)
+    read = read_multi_agent_config if several else read_config
+    experiment = read(run_directory, **of_experiment)
     saved.pop("transport", None)  # Of earlier versions: it follows from `listen`.
     if unknown := saved.keys() - {field.name for field in dataclasses.fields(LaunchConfig)}:
         raise ConfigError(f"The run {run_directory} was launched with {sorted(unknown)}, unknown to this version.")
@@ -296,11 +297,10 @@ def prepare_launch(experiment: ExperimentConfig, resume: bool, config: dict[str,
     if resume:
         _refuse_second_supervisor(directory)
         try:
+            check_command("launch", directory)
             found = checkpoint.read_latest(directory / "checkpoints")
             if found is not None:
                 check_same(experiment, found)
-                if not found.state.get("launched"):
-                    raise CheckpointError(f"{found.path} is of a run in one process: use agentkit train --resume.")
         except CheckpointError as error:
             raise ResumeError(str(error)) from error
     check_code(experiment, directory)

@@ -59,7 +59,7 @@ def build(
         hooks: the callbacks.
         resume: whether the run folder may have a run in it.
     """
-    check_resumed(config, found, resume)
+    check_resumed(config, found)
     watch = stack.enter_context(StepWatch(given.name_of(config.environment), config.step_timeout, beside=True))
     environments = open_environments(config, config.seed, watch, stack)
     agent_specs = environments[0].agent_specs()

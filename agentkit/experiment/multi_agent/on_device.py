@@ -151,7 +151,7 @@ def build(
         hooks: the callbacks.
         resume: whether the run folder may have a run in it.
     """
-    check_resumed(config, found, resume)
+    check_resumed(config, found)
     watch = stack.enter_context(StepWatch(given.name_of(config.environment), config.step_timeout, beside=True))
     environment = find_environment(config)
     agent_specs = environment.agent_specs()

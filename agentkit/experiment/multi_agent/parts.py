@@ -11,7 +11,6 @@ from agentkit.agents.common.agent import Agent
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment.config.identity import difference
 from agentkit.experiment.multi_agent.config import SHARED, MultiAgentConfig, policies_of
-from agentkit.experiment.multi_agent.learner_folders import is_launched
 from agentkit.experiment.multi_agent.loading import load_player
 from agentkit.experiment.multi_agent.players import Player, Trained, make_trained
 from agentkit.experiment.runs.logs import RunLogs, learner_row
@@ -101,19 +100,16 @@ def tell(plays: Mapping[AgentId, str], where: str = "") -> list[str]:
     return [f"{device}, {where}; the first chunk is compiled, for a while." if where else device, f"Policies: {said}"]
 
 
-def check_resumed(config: MultiAgentConfig, found: checkpoint.Checkpoint | None, resume: bool) -> None:
-    """Refuses to go on with a run that was launched, or with other policies than the saved ones.
+def check_resumed(config: MultiAgentConfig, found: checkpoint.Checkpoint | None) -> None:
+    """Refuses to go on with other policies than the saved ones.
 
     Args:
         config: to go on with.
         found: the checkpoint; None for a new run.
-        resume: whether the run folder may have a run in it.
 
     Raises:
         CheckpointError: says what differs.
     """
-    if resume and config.run_directory is not None and is_launched(config.run_directory):
-        raise CheckpointError(f"{config.run_directory} is of a launched run: use agentkit launch --resume.")
     if found is not None:
         saved = found.state["experiment"]
         check_same_policies(config, saved, found.path)

@@ -19,6 +19,31 @@ class ResumeError(CheckpointError, ConfigError):
     """Says that the run cannot be resumed: its checkpoint is damaged, or another experiment's. Nothing was trained."""
 
 
+_RUNS = {"train": "a run in one process that acts", "launch": "a launched run", "offline": "a run from data alone"}
+
+
+def command_of(record: Mapping[str, Any]) -> str:
+    """Returns the command that goes on with the run of a ``config.json``: "train", "launch" or "offline"."""
+    return next((command for command in ("launch", "offline") if command in record), "train")
+
+
+def check_command(command: str, directory: pathlib.Path) -> None:
+    """Refuses to go on with a run that another command began, whether it has a checkpoint yet or not.
+
+    Args:
+        command: "train", "launch" or "offline".
+        directory: the run folder.
+
+    Raises:
+        CheckpointError: it names the command that does go on.
+    """
+    if not (directory / "config.json").is_file():
+        return
+    begun_by = command_of(read_record(directory))
+    if begun_by != command:
+        raise CheckpointError(f"{directory} is of {_RUNS[begun_by]}: use agentkit {begun_by} --resume.")
+
+
 def prepare(experiment: RunConfig, resume: bool) -> checkpoint.Checkpoint | None:
     """Looks at the run folder before anything is built, and returns the checkpoint to go on from, if any.
 
@@ -27,13 +52,12 @@ def prepare(experiment: RunConfig, resume: bool) -> checkpoint.Checkpoint | None
     directory = check_run_directory(experiment, resume)
     if directory is None:
         return None
-    found = checkpoint.read_latest(directory / "checkpoints") if resume else None
+    if not resume:
+        return None
+    check_command("train", directory)
+    found = checkpoint.read_latest(directory / "checkpoints")
     if found is not None:
         check_same(experiment, found)
-        if found.state.get("launched"):
-            raise CheckpointError(f"{found.path} is of a launched run: use agentkit launch --resume.")
-        if found.state.get("offline"):
-            raise CheckpointError(f"{found.path} is of a run from data alone: use agentkit offline --resume.")
     return found
 
 

@@ -1,0 +1,72 @@
+"""A run that was killed before its first checkpoint goes on by the command that began it, and by no other."""
+
+import functools
+
+import pytest
+
+import agentkit
+from agentkit.agents import discrete_cql, dqn
+from agentkit.errors import ConfigError
+from agentkit.experiment.launching.external import host_run
+from agentkit.experiment.runs.config_json import write_config
+from agentkit.loggers import CsvLogger
+from tests.agents import offline_data
+
+EPISODES = offline_data.make_episodes(offline_data.CATCH, 2, [0.5])
+BEGUN = {"train": {}, "launch": {"launch": {}}, "offline": {"offline": {"dataset": None, "evaluates": True}}}
+
+
+def of_one(folder, **settings):
+    agent = dqn.make_agent(dqn.Config(hidden_sizes=(8,), min_replay_size=20, batch_size=8))
+    return agentkit.ExperimentConfig(agent, "agentkit:catch", 60, run_directory=folder, progress=False, **settings)
+
+
+def of_data(folder):
+    agent = discrete_cql.make_agent(discrete_cql.Config(hidden_sizes=(8,), batch_size=8))
+    return agentkit.OfflineConfig(agent, EPISODES, 40, offline_data.CATCH, run_directory=folder)
+
+
+def of_several(folder):
+    agent = dqn.make_agent(dqn.Config(hidden_sizes=(8,), min_replay_size=20, batch_size=8))
+    policies = {"row": agent, "column": agent}
+    return agentkit.MultiAgentConfig(policies, "agentkit:matrix_game", 60, run_directory=folder, progress=False)
+
+
+def launch(plan):
+    return agentkit.launch(plan, resume=True, num_actors=1, engine="threads")
+
+
+GO_ON = {
+    ("train", of_one): functools.partial(agentkit.run, resume=True),
+    ("train", of_several): functools.partial(agentkit.run, resume=True),
+    ("train", "folder"): agentkit.resume,
+    ("launch", of_one): launch,
+    ("launch", of_several): launch,
+    ("launch", "folder"): agentkit.resume_launch,
+    ("launch", functools.partial(of_one, replay="served")): functools.partial(host_run, store_port=0),
+    ("offline", of_data): functools.partial(agentkit.run_offline, resume=True),
+    ("offline", "folder"): agentkit.resume_offline,
+}
+CASES = [
+    pytest.param(command, make, go_on, begun, id=f"{number}-{command}-{begun}")
+    for number, ((command, make), go_on) in enumerate(GO_ON.items())
+    for begun in BEGUN
+    if begun != command and not (make is of_several and begun == "offline")
+]
+
+
+@pytest.mark.parametrize(("command", "make", "go_on", "begun"), CASES)
+def test_another_command_refuses_it_and_leaves_it_as_it_is(command, make, go_on, begun, tmp_path):
+    makers = {"offline": lambda folder: of_data(folder).as_experiment()}
+    plan = (make if make is of_several else makers.get(begun, of_one))(tmp_path)
+    write_config(plan, tmp_path, **BEGUN[begun])
+    with CsvLogger(tmp_path / "logs" / "train.csv") as logger:
+        logger.write({"steps": 10})
+    before = contents(tmp_path)
+    with pytest.raises(ConfigError, match=f"agentkit {begun} --resume"):
+        go_on(tmp_path if make == "folder" else make(tmp_path))
+    assert contents(tmp_path) == before
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "lock"}
