@@ -13,6 +13,10 @@ pytestmark = pytest.mark.both_stacks
 
 SECRET = "0123456789abcdef"
 OTHER = "fedcba9876543210"
+OF_A_NEW_RUN = (
+    "--env agentkit:catch", "--seed 5", "--set learning_rate=1e-4", "--eval-every 100", "--log tensorboard",
+    "--replay served", "--checkpoint-every 9", "--num-envs 2", "--tensorboard", "--evaluate-samples",
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -131,6 +135,16 @@ def test_mistakes_of_a_host(words, message, tmp_path, monkeypatch, capsys):
     assert main(["node", "replay", *words]) == 2
     assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("given", OF_A_NEW_RUN)
+def test_options_of_a_new_run_are_refused_of_one_that_goes_on(given, tmp_path, capsys):
+    words = given.split()
+    (tmp_path / "config.json").write_text('{"agent": "dqn", "agent_config": {}, "environment": "agentkit:catch"}')
+    assert main(["node", "replay", "--run", str(tmp_path), "--steps", "60", "--workers", "2", *words]) == 2
+    error = capsys.readouterr().err
+    assert f"--run {tmp_path} without AGENT goes on with the run's own settings; leave out {words[0]}. " in error
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
 
 
 def test_a_device_that_is_not_there_is_refused(tmp_path, monkeypatch, capsys):

@@ -31,11 +31,11 @@ from agentkit.errors import ConfigError, SpecError
 if TYPE_CHECKING:
     from agentkit.experiment.runs.new_folder import NewFolder
 
-CHANGEABLE = ("devices", "on_nan", "step_timeout", "keep_checkpoints", "workers")
+_CHANGEABLE = ("devices", "on_nan", "step_timeout", "keep_checkpoints", "workers")
 """Fields of the experiment that a resumed run may change by the options of their names."""
 
-# What --resume takes from the run instead of from the command line: all of `options.add_experiment` but --steps,
-# --devices, --workers, --on-nan, --import and those of `options.add_callbacks`.
+# What a run that goes on takes from its folder and not from the command line: all of `options.add_experiment` but
+# --steps, --devices, --workers, --on-nan, --import and those of `options.add_callbacks`.
 _OF_A_NEW_RUN = (
     "agent", "env", "env_set", "wrapper", "seed", "seeds", "set", "torso", "normalize", "view", "replay", "num_envs",
     "ready", "out", "run_directory", "eval_every", "eval_episodes", "eval_max_steps", "evaluate_samples", "column",
@@ -202,27 +202,43 @@ def changes_of_resumed(arguments: argparse.Namespace, is_group: bool = False) ->
     Raises:
         ConfigError: if there is no such run, or settings were given that are the run's own.
     """
+    changes = changes_of_existing(arguments, "--resume")
+    if not is_group:
+        check_is_run(arguments.resume)
+    return changes
+
+
+def changes_of_existing(arguments: argparse.Namespace, option: str) -> dict[str, Any]:
+    """Returns the changes of a run that goes on; see `changes_of_resumed`.
+
+    Args:
+        arguments: what `parser.parse` made of them.
+        option: the words that say that it goes on, for the error.
+
+    Raises:
+        ConfigError: settings were given that are the run's own.
+    """
     refuse_given(
         arguments,
         _OF_A_NEW_RUN,
         "Of these only --steps, the new total, --devices, --workers, --on-nan, --step-timeout, --keep-best, "
         "--keep-checkpoints, --stop-at-return and --import may be given.",
+        option,
     )
-    if not is_group:
-        check_is_run(arguments.resume)
-    changes = {name: getattr(arguments, name, None) for name in CHANGEABLE}
+    changes = {name: getattr(arguments, name, None) for name in _CHANGEABLE}
     changes["num_steps"] = arguments.steps
     given_changes = {name: value for name, value in changes.items() if value is not None}
     return {"imports": import_packages(arguments.imports), **given_changes}
 
 
-def refuse_given(arguments: argparse.Namespace, names: Sequence[str], allowed: str) -> None:
-    """Refuses options beside ``--resume`` that are of a new run.
+def refuse_given(arguments: argparse.Namespace, names: Sequence[str], allowed: str, option: str = "--resume") -> None:
+    """Refuses options of a new run beside the one that goes on with a run.
 
     Args:
         arguments: what `parser.parse` made of them.
         names: of those options.
         allowed: says which may be given.
+        option: the words that say that a run goes on.
 
     Raises:
         ConfigError: one was given.
@@ -230,7 +246,7 @@ def refuse_given(arguments: argparse.Namespace, names: Sequence[str], allowed: s
     given = [name for name in names if getattr(arguments, name, None) is not None]
     if given:
         words = ", ".join("AGENT" if name == "agent" else f"--{name.replace('_', '-')}" for name in given)
-        raise ConfigError(f"--resume goes on with the run's own settings; leave out {words}. {allowed}")
+        raise ConfigError(f"{option} goes on with the run's own settings; leave out {words}. {allowed}")
 
 
 def check_fit(plan: Any, holds_replay: bool = True) -> tuple[Any, Any]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from agentkit.cli.interrupts import INTERRUPTED
 from agentkit.cli.screen import say
 from agentkit.cli.training.launch import check_installed, chosen_replay
-from agentkit.cli.training.new_run import CHANGEABLE, in_new_folder, new_experiment
+from agentkit.cli.training.new_run import changes_of_existing, in_new_folder, new_experiment
 from agentkit.cli.values.callbacks import callbacks_for_resumed_run
 from agentkit.cli.values.environments import import_packages
 from agentkit.errors import ConfigError
@@ -165,12 +165,9 @@ def _plan(arguments: argparse.Namespace) -> Any:
     if arguments.agent is None and (Path(arguments.run) / "config.json").is_file():
         from agentkit import experiment
 
-        changes = {name: getattr(arguments, name) for name in CHANGEABLE}
-        changes["num_steps"] = arguments.steps
-        changes = {name: value for name, value in changes.items() if value is not None}
-        imports = import_packages(arguments.imports)
-        own = callbacks_for_resumed_run(arguments, arguments.run, imports)
-        plan = experiment.read_config(arguments.run, imports=imports, callbacks=own, **changes)
+        changes = changes_of_existing(arguments, f"--run {arguments.run} without AGENT")
+        own = callbacks_for_resumed_run(arguments, arguments.run, changes["imports"])
+        plan = experiment.read_config(arguments.run, callbacks=own, **changes)
     else:
         # A scheduler starts the very same command again: the checkpoint refuses other settings than its own.
         plan = new_experiment(arguments, "node replay", **chosen_replay(arguments))
