@@ -73,10 +73,19 @@ def test_a_step_takes_of_each_policy_the_newest_up_to_it(tmp_path):
         for step in steps:
             folder = learner_folder(tmp_path, policy) / "checkpoints"
             checkpoint.write(folder, step, {"learner": {"at": step}}, max_to_keep=3)
-    for which, expected in (("newest", (30, 33)), (30, (30, 19)), (20, (10, 19)), ("1_2", (10, 12)), (99, (30, 33))):
+    for which, expected in (
+        ("newest", (30, 33)),
+        (30, (30, 19)),
+        (20, (10, 19)),
+        ("1_2", (10, 12)),
+        ("0.03k", (30, 19)),
+        (99, (30, 33)),
+    ):
         found = find_policies(tmp_path, which)
         assert found.state["learner"] == {"a": {"at": expected[0]}, "b": {"at": expected[1]}}
         assert found.step == min(expected)
+    with pytest.raises(ConfigError, match=r"expected 'newest', 'best' or a step, found '30_'"):
+        find_policies(tmp_path, "30_")
     with pytest.raises(ConfigError, match=r"b has no checkpoint of step 11\. It has those of: 12, 19, 33"):
         find_policies(tmp_path, 11)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from agentkit.cli.screen import say
 from agentkit.cli.values.runs import check_is_run
+from agentkit.counting import parse_whole
 from agentkit.errors import ConfigError
 
 
@@ -18,15 +19,20 @@ def parse_initial_state(arguments: argparse.Namespace) -> dict[str, Any]:
     """Returns the fields `init_from` and `init_checkpoint` of an experiment; those that were given.
 
     Raises:
-        ConfigError: there is no such run, or a checkpoint was given without one.
+        ConfigError: there is no such run, a checkpoint was given without one, or it is neither a word nor a step.
     """
     if arguments.init_from is None:
         if arguments.init_checkpoint is not None:
             raise ConfigError("--init-checkpoint is of the run in --init-from, which is missing. Add --init-from RUN.")
         return {}
     check_is_run(arguments.init_from)
-    which = "newest" if arguments.init_checkpoint is None else arguments.init_checkpoint
-    return {"init_from": arguments.init_from, "init_checkpoint": int(which) if which.isdecimal() else which}
+    which: str | int = "newest" if arguments.init_checkpoint is None else arguments.init_checkpoint
+    if which not in ("newest", "best"):
+        try:
+            which = parse_whole(str(which))
+        except ValueError as error:
+            raise ConfigError(f"--init-checkpoint: expected newest, best or a step, found {which!r}.") from error
+    return {"init_from": arguments.init_from, "init_checkpoint": which}
 
 
 def with_reward_scale(plan: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 from agentkit import checkpoint
 from agentkit.checkpoint import Checkpoint
 from agentkit.errors import CheckpointError
-from agentkit.experiment.policies.restore_policy import find_checkpoint
+from agentkit.experiment.policies.restore_policy import find_checkpoint, parse_step
 
 _LEARNERS = "learners"
 
@@ -64,7 +64,7 @@ def find_policies(run: str | pathlib.Path, which: str | int) -> Checkpoint:
 
 
 def _find_up_to(folder: pathlib.Path, which: str | int) -> Checkpoint:
-    if str(which).replace("_", "").isdecimal():
-        steps = [step for step in checkpoint.steps(folder / "checkpoints") if step <= int(which)]
-        which = max(steps, default=int(which))
+    if which not in ("newest", "best"):
+        newest = parse_step(which)
+        which = max((step for step in checkpoint.steps(folder / "checkpoints") if step <= newest), default=newest)
     return find_checkpoint(folder, which)

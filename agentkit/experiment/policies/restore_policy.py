@@ -16,6 +16,7 @@ import tree
 from agentkit import nests, specs
 from agentkit.callbacks import read_best
 from agentkit.checkpoint import Checkpoint, nest_like, read_all, read_latest, steps
+from agentkit.counting import parse_whole
 from agentkit.envs.resumable import ResumableEnvironment
 from agentkit.errors import CheckpointError, ConfigError, SpecError
 from agentkit.experiment.config.experiment_config import ExperimentConfig
@@ -157,7 +158,7 @@ def _read_own(found: Checkpoint) -> tuple[int, dict[str, Nest]]:
 
 
 def find_checkpoint(run_directory: str | pathlib.Path, which: str | int) -> Checkpoint:
-    """Returns a checkpoint of a run: "newest", "best", or one of a step.
+    """Returns a checkpoint of a run: "newest", "best", or one of a step, such as 100_000 or "100k".
 
     Raises:
         ConfigError: there is none of that step, or no best one; or `which` is neither.
@@ -177,15 +178,23 @@ def find_checkpoint(run_directory: str | pathlib.Path, which: str | int) -> Chec
                 "without callbacks.keep_best() (--no-keep-best). Take the newest checkpoint."
             )
         return best
-    if not str(which).replace("_", "").isdecimal():
-        raise ConfigError(f"checkpoint: expected 'newest', 'best' or a step, found {which!r}.")
-    every = read_all(directory, step=int(which))
+    every = read_all(directory, step=(step := parse_step(which)))
     if not every:
         there = ", ".join(f"{step:,}" for step in dict.fromkeys(steps(directory))) or "none"
-        raise ConfigError(
-            f"The run {run_directory} has no checkpoint of step {int(which):,}. It has those of: {there}."
-        )
+        raise ConfigError(f"The run {run_directory} has no checkpoint of step {step:,}. It has those of: {there}.")
     return every[0]
+
+
+def parse_step(which: str | int) -> int:
+    """Returns the step that says which checkpoint is meant, a number or a word such as 100k.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    with contextlib.suppress(ValueError):
+        if (step := parse_whole(str(which))) >= 0:
+            return step
+    raise ConfigError(f"checkpoint: expected 'newest', 'best' or a step, found {which!r}.")
 
 
 def read_params(update: Update, arrays: Mapping[str, np.ndarray], label: str) -> Nest:
