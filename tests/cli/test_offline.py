@@ -44,7 +44,6 @@ def test_train_export_learn_offline_resume_evaluate(tmp_path, monkeypatch, capsy
 
     for words, message in (
         (["export", run, "--out", "played.hdf5"], "played.hdf5 exists"),
-        (["export", run, "--replay", "--episodes", "3", "--out", "x.hdf5"], "leave out --episodes"),
         (["offline", "--resume", run], "Use agentkit train --resume"),
         (["train", "--resume", str(offline), "--steps", "60"], "agentkit offline --resume"),
         (["offline", "--resume", str(offline), "--seed", "3"], "leave out --seed"),
@@ -53,6 +52,13 @@ def test_train_export_learn_offline_resume_evaluate(tmp_path, monkeypatch, capsy
         assert main(words) == 2
         error = capsys.readouterr().err
         assert message in error and error.count("\n") == 1, error
+
+
+@pytest.mark.parametrize("given", ["--episodes 3", "--max-steps 9", "--seed 0", "--explore"])
+def test_what_replay_holds_is_not_played(given, tmp_path, capsys):
+    (tmp_path / "config.json").write_text("{}")
+    assert main(["export", str(tmp_path), "--replay", "--out", str(tmp_path / "x.hdf5"), *given.split()]) == 2
+    assert "leave out --episodes, --max-steps, --seed and --explore" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("made", [(), ("new",), ("new", "er")])

@@ -138,9 +138,10 @@ def export(arguments: argparse.Namespace) -> int:
         ConfigError: if there is no run or checkpoint, the file exists, or its episodes cannot be had.
     """
     check_is_run(arguments.run)
-    if arguments.replay and (arguments.explore or (arguments.episodes, arguments.max_steps) != (None, None)):
+    of_playing = (arguments.episodes, arguments.max_steps, arguments.seed, arguments.explore or None)
+    if arguments.replay and any(each is not None for each in of_playing):
         raise ConfigError(
-            "--replay writes what the run's replay holds; leave out --episodes, --max-steps and --explore."
+            "--replay writes what the run's replay holds; leave out --episodes, --max-steps, --seed and --explore."
         )
     from agentkit import datasets, experiment
     from agentkit.datasets.episode_files import check_new_file
