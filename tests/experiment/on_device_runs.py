@@ -17,7 +17,7 @@ from agentkit.envs.jax.base import JaxEnvironment
 from agentkit.envs.jax.multi_agent_base import JaxMultiAgentEnvironment
 from agentkit.envs.jax.time_steps import first_step, first_step_of, next_step, next_step_of
 from agentkit.experiment.on_device.loop import DeviceLoop, make_rounds
-from agentkit.experiment.on_device.several.acting import Seat
+from agentkit.experiment.on_device.several.acting import Party
 from agentkit.experiment.on_device.several.rounds import SeveralRounds
 from agentkit.learning import Update, UpdateOutput
 from agentkit.learning.finite import start_tally
@@ -121,8 +121,8 @@ def idle_loop(several):
     experience = Transitions(ReplayConfig(n_step=1, replay_size=300, min_replay_size=300))
     if not several:
         return DeviceLoop(make_rounds(Marked(reset_pool=3), policy, update, experience, 2))
-    seats = [Seat("only", ("only",), policy, update, experience)]
-    return DeviceLoop(SeveralRounds(Alone(Marked(), reset_pool=3), seats, 2))
+    parties = [Party("only", ("only",), policy, update, experience)]
+    return DeviceLoop(SeveralRounds(Alone(Marked(), reset_pool=3), parties, 2))
 
 
 def begin(loop, init):

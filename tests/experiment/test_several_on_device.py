@@ -16,7 +16,7 @@ from agentkit.envs.jax.cartpole import CartPole
 from agentkit.envs.jax.two_step_game import TwoStepGame
 from agentkit.errors import CheckpointError, ConfigError, NonFiniteError
 from agentkit.experiment import Pool, read_multi_agent_config
-from agentkit.experiment.on_device.several.acting import Seat, keys_of_each, start, take_step
+from agentkit.experiment.on_device.several.acting import Party, keys_of_each, start, take_step
 from agentkit.experiment.on_device.several.chance import random_policy
 from agentkit.experiment.on_device.several.rounds import SeveralRounds
 from agentkit.learning import Update, UpdateOutput
@@ -41,7 +41,7 @@ def saved(folder):
     return checkpoint.read_latest(folder / "checkpoints").state
 
 
-def seat(policy_id, agent_ids, experience=None):
+def party(policy_id, agent_ids, experience=None):
     """A policy that chooses its agent's number, and learns the sum of its batches."""
 
     def update(training, batch):
@@ -49,16 +49,16 @@ def seat(policy_id, agent_ids, experience=None):
 
     own = Update(lambda key: jnp.float32(0.0), update, lambda training: {"policy": ()})
     policy = stateless_policy(lambda params, key, observation: observation[0].astype(jnp.int32))
-    return Seat(policy_id, agent_ids, policy, own, experience)
+    return Party(policy_id, agent_ids, policy, own, experience)
 
 
 def test_the_rows_of_a_policy_are_those_of_its_agents_one_after_the_other():
     """In 2 environments: a's two rows, then b's. The third step resets, which is no step of anybody's."""
-    environment, seats = Counting(), [seat("shared", ("a", "b"))]
-    acting = start(environment, seats, 2, jax.random.PRNGKey(0))
+    environment, parties = Counting(), [party("shared", ("a", "b"))]
+    acting = start(environment, parties, 2, jax.random.PRNGKey(0))
     reset, rows, ended = jax.vmap(environment.reset), [], []
     for _ in range(4):
-        acting, turns, episodes = take_step(environment, seats, {"shared": ()}, acting, reset)
+        acting, turns, episodes = take_step(environment, parties, {"shared": ()}, acting, reset)
         rows.append(turns["shared"].row)
         ended.append(episodes)
     np.testing.assert_array_equal([row.action for row in rows], [[0, 0, 1, 1]] * 2 + [[0] * 4, [0, 0, 1, 1]])
@@ -91,7 +91,7 @@ def test_segments_of_several_updates_a_round_have_the_next_row_behind_them():
         seen.append(batch.data)
         return training, UpdateOutput({"loss": jnp.float32(0.0)}, None)
 
-    own = seat("b", ("b",), experience)._replace(update=Update(lambda key: (), update, lambda _: {"policy": ()}))
+    own = party("b", ("b",), experience)._replace(update=Update(lambda key: (), update, lambda _: {"policy": ()}))
     rounds = SeveralRounds(OnlyB(), [own], 1)
     acting = rounds.start(jax.random.PRNGKey(0))
     with jax.disable_jit():
@@ -184,7 +184,7 @@ def test_a_chunk_of_four_rounds_is_two_of_two():
     agent = agent.with_num_envs(4)
     networks = agent.make_networks(spec)
     update = agent.make_update(networks)
-    ours = Seat("shared", ("agent_1", "agent_2"), agent.make_policy(networks), update, agent.experience)
+    ours = Party("shared", ("agent_1", "agent_2"), agent.make_policy(networks), update, agent.experience)
     loop = DeviceLoop(SeveralRounds(TwoStepGame(), [ours], 2))
     init = jax.jit(loop.first_training)
 

@@ -33,7 +33,7 @@ from agentkit.experiment.on_device.checks import (
 from agentkit.experiment.on_device.chunks import OneRun
 from agentkit.experiment.on_device.loop import DeviceLoop
 from agentkit.experiment.on_device.segments import segments_of_round
-from agentkit.experiment.on_device.several.acting import Seat, keys_of_each
+from agentkit.experiment.on_device.several.acting import Party, keys_of_each
 from agentkit.experiment.on_device.several.chance import random_policy
 from agentkit.experiment.on_device.several.rounds import SeveralRounds
 from agentkit.experiment.on_device.work import ActAndLearnOnDevice
@@ -201,27 +201,27 @@ def _make_rounds(
 ) -> SeveralRounds:
     """Makes the rounds of policies that learn, from checkpoints of `already` steps on, and of those that do not."""
     num_envs, learning = config.num_envs or 1, {each.policy_id: each for each in trained}
-    seats = []
+    parties = []
     for policy_id, player in players.items():
         agent_ids = [agent_id for agent_id, other in plays.items() if other == policy_id]
         if policy_id not in learning:
-            seats.append(_fixed_seat(policy_id, agent_ids, player))
+            parties.append(_fixed_party(policy_id, agent_ids, player))
             continue
         each, number = learning[policy_id], len(agent_ids)
         policy = each.parts.pure_policy
         assert policy is not None, "check_trained has refused others"
         rows = _rows_of(config, number, max(config.num_steps, already)) + num_envs * number
-        seats.append(Seat(policy_id, agent_ids, policy, each.parts.update, needed_experience(each.agent, rows)))
-    return SeveralRounds(environment, seats, num_envs, 1 if config.count_steps_by == "environment" else len(plays))
+        parties.append(Party(policy_id, agent_ids, policy, each.parts.update, needed_experience(each.agent, rows)))
+    return SeveralRounds(environment, parties, num_envs, 1 if config.count_steps_by == "environment" else len(plays))
 
 
-def _fixed_seat(policy_id: str, agent_ids: Sequence[AgentId], player: Player) -> Seat:
-    """Returns the seat of a policy that learns nothing; its parameters become numbers of the program."""
+def _fixed_party(policy_id: str, agent_ids: Sequence[AgentId], player: Player) -> Party:
+    """Returns the party of a policy that learns nothing; its parameters become numbers of the program."""
     if player.policy is None or player.store is None:
-        return Seat(policy_id, agent_ids, random_policy(player.spec.actions))
+        return Party(policy_id, agent_ids, random_policy(player.spec.actions))
     client = VariableClient(player.store, update_seconds=math.inf)
     client.update(wait=True)
-    return Seat(policy_id, agent_ids, player.policy.policy, params=client.params)
+    return Party(policy_id, agent_ids, player.policy.policy, params=client.params)
 
 
 def _make_learner(

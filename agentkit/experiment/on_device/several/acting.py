@@ -31,7 +31,7 @@ from agentkit.learning import Update
 from agentkit.types import FIRST, LAST, AgentId, Array, Nest, Params, Step
 
 
-class Seat(NamedTuple):
+class Party(NamedTuple):
     """Holds a policy, and who plays by it.
 
     Attributes:
@@ -65,20 +65,20 @@ class Turn(NamedTuple):
     after: TimeStep
 
 
-def start(environment: JaxMultiAgentEnvironment, seats: Sequence[Seat], num_envs: int, key: Array) -> Acting:
+def start(environment: JaxMultiAgentEnvironment, parties: Sequence[Party], num_envs: int, key: Array) -> Acting:
     """Returns the state in which N environments and all policies begin; to be compiled.
 
     Args:
         environment: each of them.
-        seats: of all agents.
+        parties: of all agents.
         num_envs: N.
         key: PRNG key ``uint32[2]``.
     """
     policy_key, key, reset_key = jax.random.split(key, 3)
     state, timestep = jax.vmap(environment.reset)(jax.random.split(reset_key, num_envs))
     policies = {
-        seat.policy_id: first_state(seat.policy, own_key, num_envs=num_envs * len(seat.agent_ids))
-        for seat, own_key in zip(seats, keys_of_each(policy_key, len(seats)), strict=True)
+        party.policy_id: first_state(party.policy, own_key, num_envs=num_envs * len(party.agent_ids))
+        for party, own_key in zip(parties, keys_of_each(policy_key, len(parties)), strict=True)
     }
     nothing, zero = jnp.zeros(num_envs, jnp.int32), jnp.int32(0)
     returns = {agent_id: jnp.zeros(num_envs, jnp.float32) for agent_id in timestep.observation}
@@ -87,7 +87,7 @@ def start(environment: JaxMultiAgentEnvironment, seats: Sequence[Seat], num_envs
 
 def take_step(
     environment: JaxMultiAgentEnvironment,
-    seats: Sequence[Seat],
+    parties: Sequence[Party],
     params: Mapping[str, Params],
     acting: Acting,
     reset: Reset,
@@ -97,7 +97,7 @@ def take_step(
 
     Args:
         environment: each of them.
-        seats: of all agents.
+        parties: of all agents.
         params: that each policy acts with, by id.
         acting: the state before.
         reset: see `on_device.acting.fill_pool`.
@@ -111,19 +111,19 @@ def take_step(
     was_last = before.step_type == LAST  # [N]: these are reset, and their actions count for nothing.
     actions: dict[AgentId, Nest] = {}
     states, chosen = {}, {}
-    for seat, own_key in zip(seats, keys_of_each(act_key, len(seats)), strict=True):
-        name, seen = seat.policy_id, rows_of(before, seat.agent_ids)
+    for party, own_key in zip(parties, keys_of_each(act_key, len(parties)), strict=True):
+        name, seen = party.policy_id, rows_of(before, party.agent_ids)
         action, states[name], extras = act_in_each(
-            seat.policy, params[name], own_key, seen.observation, acting.policy[name], seen.step_type
+            party.policy, params[name], own_key, seen.observation, acting.policy[name], seen.step_type
         )
         chosen[name] = action, extras
-        actions |= _by_agent(action, seat.agent_ids)
+        actions |= _by_agent(action, party.agent_ids)
     clipped = clip_action(actions, environment.action_spec())
     state, timestep = move(environment, acting.environment, clipped, was_last, step_key, reset, ALONE)
     turns = {}
-    for seat in seats:
-        own, then = (rows_of(each, seat.agent_ids) for each in (before, timestep))
-        turns[seat.policy_id] = _turn(own, *chosen[seat.policy_id], then)
+    for party in parties:
+        own, then = (rows_of(each, party.agent_ids) for each in (before, timestep))
+        turns[party.policy_id] = _turn(own, *chosen[party.policy_id], then)
     moved, ended = ~was_last, timestep.step_type == LAST
     returns = {agent_id: acting.returns[agent_id] + jnp.where(moved, x, 0.0) for agent_id, x in timestep.reward.items()}
     lengths = acting.lengths + moved

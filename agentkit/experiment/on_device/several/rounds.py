@@ -15,7 +15,7 @@ from agentkit.experiment.on_device.replay.learning import ReplayLearning
 from agentkit.experiment.on_device.replay.replay_rounds import STEPS
 from agentkit.experiment.on_device.rounds import Progress, Round, end_of_round
 from agentkit.experiment.on_device.segments import SegmentLearning, close_segments
-from agentkit.experiment.on_device.several.acting import Seat, Turn, keys_of_each, rows_of, start, take_step
+from agentkit.experiment.on_device.several.acting import Party, Turn, keys_of_each, rows_of, start, take_step
 from agentkit.types import FIRST, Array, Nest, Step
 
 
@@ -51,34 +51,34 @@ class SeveralRounds:
     """
 
     def __init__(
-        self, environment: JaxMultiAgentEnvironment, seats: Sequence[Seat], num_envs: int, steps_each: int = 1
+        self, environment: JaxMultiAgentEnvironment, parties: Sequence[Party], num_envs: int, steps_each: int = 1
     ):
         """Computes nothing yet; `multi_agent.on_device` has looked at the settings.
 
         Args:
             environment: each of them.
-            seats: of all agents.
+            parties: of all agents.
             num_envs: N.
             steps_each: what a step of an environment counts.
         """
-        self._environment, self._seats, self._num_envs = environment, list(seats), num_envs
-        self._updates = {seat.policy_id: seat.update for seat in seats if seat.update is not None}
+        self._environment, self._parties, self._num_envs = environment, list(parties), num_envs
+        self._updates = {party.policy_id: party.update for party in parties if party.update is not None}
         self._steps_each = steps_each
-        self._agent_ids = {seat.policy_id: seat.agent_ids for seat in seats}
+        self._agent_ids = {party.policy_id: party.agent_ids for party in parties}
         self._on_segments: dict[str, SegmentLearning] = {}
         self._on_replay: dict[str, ReplayLearning] = {}
-        for seat in seats:
-            name, number = seat.policy_id, num_envs * len(seat.agent_ids)
-            if isinstance(seat.experience, Segments):
-                self._on_segments[name] = SegmentLearning(self._updates[name], seat.experience, number)
-            elif seat.experience is not None:
-                self._on_replay[name] = ReplayLearning(self._updates[name], seat.experience, number)
+        for party in parties:
+            name, number = party.policy_id, num_envs * len(party.agent_ids)
+            if isinstance(party.experience, Segments):
+                self._on_segments[name] = SegmentLearning(self._updates[name], party.experience, number)
+            elif party.experience is not None:
+                self._on_replay[name] = ReplayLearning(self._updates[name], party.experience, number)
         self._length = max((each.times * each.length for each in self._on_segments.values()), default=STEPS)
         self.rows = self._length * num_envs * steps_each
 
     def start(self, key: Array) -> Acting:
         """Returns the state in which environments and policies begin; see `rounds.Rounds`."""
-        return start(self._environment, self._seats, self._num_envs, key)
+        return start(self._environment, self._parties, self._num_envs, key)
 
     def first_training(self, key: Array) -> dict[str, Nest]:
         """Returns the training state that each update begins with, by policy id."""
@@ -107,7 +107,7 @@ class SeveralRounds:
 
     def no_episodes(self) -> Episodes:
         """Returns the sums over no episodes."""
-        return no_episodes(agent_id for seat in self._seats for agent_id in seat.agent_ids)
+        return no_episodes(agent_id for party in self._parties for agent_id in party.agent_ids)
 
     def run(
         self,
@@ -169,9 +169,9 @@ class SeveralRounds:
     def _take_step(
         self, training: Mapping[str, Nest], acting: Acting, reset: Reset
     ) -> tuple[Acting, dict[str, Turn], Episodes]:
-        params = {seat.policy_id: seat.params for seat in self._seats}
+        params = {party.policy_id: party.params for party in self._parties}
         params |= {name: update.variables(training[name])["policy"] for name, update in self._updates.items()}
-        return take_step(self._environment, self._seats, params, acting, reset, self._steps_each)
+        return take_step(self._environment, self._parties, params, acting, reset, self._steps_each)
 
     def _turns(self, acting: Acting, key: Array) -> dict[str, Turn]:
         """Returns the shapes and dtypes of a turn of each policy."""
