@@ -120,7 +120,8 @@ def test_a_board_that_is_none_is_refused(what, command, tmp_path, monkeypatch, c
     monkeypatch.chdir(tmp_path)
     Path("run").mkdir()
     Path("run/board.json").write_bytes((bad_words.NOT_JSON | bad_words.BOARDS)[what])
-    address = "Expected the run store's address as host:port, of a name or an IPv4 address and port 1 to 65535, found '127.0.0.1"
+    address = "Expected the run store's address as host:port, of a name or an IPv4 address and port 1 to 65535, "
+    address += "found '127.0.0.1"
     others = {"deep": "board.json has lists .* too deep", "an address without a port": address, "no port": address}
     damaged = "Nothing answers for run: run/board.json is damaged: .* go on with: agentkit launch --resume run$"
     check_refused(command, others.get(what, damaged), capsys)

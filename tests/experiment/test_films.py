@@ -134,6 +134,8 @@ def test_a_resumed_training_films_on(tmp_path):
 def test_a_training_that_cannot_be_filmed_does_not_begin(tmp_path):
     with pytest.raises(ConfigError, match=r"no render\(\)"):
         train(tmp_path / "run", video_period=25, environment="agentkit:bandit")
+    with pytest.raises(ConfigError, match=r"nothing to see: CartPole has no render\(state\)"):
+        train(tmp_path / "run", 30, environment="jax:cartpole")
     with pytest.raises(ConfigError, match="give the experiment a run_directory"):
         train(None, video_period=25)
     assert not (tmp_path / "run" / "config.json").exists()

@@ -20,7 +20,7 @@ from agentkit.experiment.checks.step_watch import StepWatch
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.evaluation.evaluate import Evaluator, filmed
-from agentkit.wrappers.film import Film, FilmWriter
+from agentkit.wrappers.film import Film, FilmWriter, draw
 
 
 @final
@@ -75,7 +75,7 @@ def check_films(experiment: ExperimentConfig) -> None:
         return
     film = _settings(_folder(experiment), 0)
     images: list[np.ndarray] = []
-    drawing = filmed(experiment, lambda render: images.append(render()), film.size)
+    drawing = filmed(experiment, lambda render: images.append(draw(render)), film.size)
     with contextlib.closing(drawing.make_environment(experiment.seed, evaluation=True)) as environment:
         environment.reset()
 
