@@ -45,12 +45,18 @@ SIMULATORS = {
     "team": "pettingzoo:mpe/simple_spread_v3",
 }
 """Prefixes of simulators, each with the name of one of its environments."""
-_ROOMS = {**dict.fromkeys(("brax", "gymnax", "jumanji", "navix", "playground"), "jax."), "team": "multi_agent."}
+_ROOMS = {**dict.fromkeys(("brax", "gymnax", "jumanji", "navix", "playground", "jaxmarl"), "jax.")}
+_ROOMS |= dict.fromkeys(("openspiel", "pettingzoo", "team"), "multi_agent.")
 GYMNASIUM_PREFIXES = ("gymnasium", "gymnasium_vector", "atari", "metaworld", "minigrid", "robotics")
 """Prefixes of environments that gymnasium makes, and that draw with ``render_mode="rgb_array"``."""
 
-OF_SEVERAL_AGENTS = ("jaxmarl", "openspiel", "pettingzoo")
-"""Prefixes of packages whose environments have several agents: `envs.make_multi_agent` makes them."""
+OF_SEVERAL_AGENTS = {
+    "jaxmarl": "MPE_simple_spread_v3",
+    "openspiel": "kuhn_poker",
+    "pettingzoo": "mpe/simple_spread_v3",
+}
+"""Prefixes of packages whose environments have several agents, each with the name of one of its environments:
+`envs.make_multi_agent` makes them."""
 OWN_OF_SEVERAL_AGENTS = {
     "come_and_go": "come_and_go.ComeAndGo",
     "matrix_game": "matrix_game.MatrixGame",
@@ -82,9 +88,15 @@ def registered(name: str) -> Factory | None:
     return _registered.get(name.partition(":")[0])
 
 
-def own_module(name: str) -> str:
-    """Returns the file of ``agentkit/envs`` that has an environment of agentkit's own, without its suffix."""
-    return _OWN[name].partition(".")[0]
+def module_of(name: str) -> str:
+    """Returns the module that has an environment of agentkit's own, or those of a prefix (``prefix:``); "" for none."""
+    prefix, _, rest = name.partition(":")
+    if prefix in _registered:
+        return ""
+    if prefix != "agentkit":
+        return f"agentkit.envs.{_ROOMS.get(prefix, '')}{prefix}"
+    own = _OWN.get(rest) or f"multi_agent.{OWN_OF_SEVERAL_AGENTS[rest]}"
+    return f"agentkit.envs.{own.rpartition('.')[0]}"
 
 
 def settings_of(name: str) -> dict[str, Any] | None:

@@ -65,6 +65,9 @@ def test_list_names_agents_and_environments(capsys):
     text = capsys.readouterr().out
     for name in (*registry.names(), "gymnasium:", "dm_control:", "bsuite:", "envpool:", "catch"):
         assert name in text
+    for name in ("jaxmarl:", "openspiel:", "pettingzoo:", "agentkit:tic_tac_toe", "team:"):
+        assert name in text
+    assert "your own code" not in text and "et al.\n" not in text
 
 
 def test_the_table_of_agents_has_a_row_for_each(capsys):

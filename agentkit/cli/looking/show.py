@@ -25,7 +25,7 @@ def list_all(arguments: argparse.Namespace) -> int:
     """Prints the agents, and how environments are named."""
     del arguments  # It takes none.
     from agentkit import envs
-    from agentkit.envs.prefixes import SIMULATORS
+    from agentkit.envs.prefixes import OF_SEVERAL_AGENTS, OWN_OF_SEVERAL_AGENTS, SIMULATORS
 
     columns = width()
     print('Agents (agentkit show NAME; "all" takes every kind of actions):')
@@ -33,6 +33,10 @@ def list_all(arguments: argparse.Namespace) -> int:
     print("\nEnvironments (agentkit train AGENT --env NAME):")
     names = {name: name + SIMULATORS.get(name.removesuffix(":"), "") for name in envs.available()}
     _print_lines({example: _first_line(name) for name, example in names.items()}, columns)
+    print("\nEnvironments of several agents (agentkit train AGENT --policies shared ...):")
+    several = [f"agentkit:{name}" for name in OWN_OF_SEVERAL_AGENTS]
+    several += [f"{prefix}:{example}" for prefix, example in OF_SEVERAL_AGENTS.items()]
+    _print_lines({name: _first_line(name) for name in several}, columns)
     say("\nBegin with dqn for discrete actions, sac for continuous ones, or ppo for any where steps are cheap:")
     say("  agentkit train dqn --env gymnasium:CartPole-v1")
     return 0
@@ -176,16 +180,15 @@ def _default(field: dataclasses.Field[Any]) -> str:
 
 def _first_line(environment: str) -> str:
     """Returns the first sentence of an environment's file, read without importing its simulator."""
-    prefix, _, name = environment.partition(":")
-    from agentkit.envs import prefixes
+    from agentkit.envs.prefixes import module_of
 
-    module = prefixes.own_module(name) if prefix == "agentkit" else prefix
-    spec = importlib.util.find_spec(f"agentkit.envs.{module}")
+    module = module_of(environment)
+    spec = importlib.util.find_spec(module) if module else None
     if spec is None or spec.origin is None:
         return "registered by your own code"
     docstring = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8")))
     without_source = re.sub(r" \([^()]* \d{4}\.\d{4,5}\)", "", (docstring or "").partition("\n")[0])
-    return without_source.partition(". ")[0].removesuffix(".") + "."
+    return re.split(r"(?<! al)\. ", without_source)[0].removesuffix(".") + "."
 
 
 def _print_lines(meanings: dict[str, str], columns: int | None) -> None:

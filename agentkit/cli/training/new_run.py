@@ -222,7 +222,7 @@ def changes_of_existing(arguments: argparse.Namespace, option: str) -> dict[str,
         arguments,
         _OF_A_NEW_RUN,
         "Of these only --steps, the new total, --devices, --workers, --on-nan, --step-timeout, --keep-best, "
-        "--keep-checkpoints, --stop-at-return and --import may be given.",
+        "--best-score, --keep-checkpoints, --stop-at-return and --import may be given.",
         option,
     )
     changes = {name: getattr(arguments, name, None) for name in _CHANGEABLE}

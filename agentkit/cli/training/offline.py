@@ -114,8 +114,8 @@ def _resumed_plan(arguments: argparse.Namespace) -> Any:
     refuse_given(
         arguments,
         _OF_A_NEW_RUN,
-        "Only --updates, the new total, --on-nan, --keep-best, --keep-checkpoints, --stop-at-return and --import may "
-        "be given with it.",
+        "Only --updates, the new total, --on-nan, --keep-best, --best-score, --keep-checkpoints, --stop-at-return and "
+        "--import may be given with it.",
     )
     check_is_run(arguments.resume)
     from agentkit import experiment

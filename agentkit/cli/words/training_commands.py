@@ -52,7 +52,7 @@ def add_train(commands: Commands[Parser]) -> None:
     train.add_argument(
         "--jax-trace", metavar="FOLDER", help="also write a trace of some steps there; implies --profile"
     )
-    add_resume(train, "only --steps, the new total, may be given with it")
+    add_resume(train, "with it you may give --steps, the new total, and how to run it (--devices, --keep-best, ...)")
 
 
 def add_sweep(commands: Commands[Parser]) -> None:
@@ -87,7 +87,7 @@ def add_offline(commands: Commands[Parser]) -> None:
         help="HDF5 in Minari's layout, as 'agentkit export' writes it, D4RL's, .npz, minari:ID, rlds:FOLDER; see docs",
     )
     offline.add_argument("--updates", type=positive, metavar="N", help="gradient updates in all")
-    add_resume(offline, "only --updates, the new total, may be given with it")
+    add_resume(offline, "with it you may give --updates, the new total, and what to keep (--keep-best, ...)")
     export = add_command(
         commands,
         "export",
