@@ -13,6 +13,10 @@ from collections.abc import Callable, Iterator
 
 from agentkit.errors import ConfigError
 
+ECHO_SECONDS = 0.5
+"""A second signal that follows this soon is the first one's echo: some senders (`timeout`, schedulers) signal a process
+and its group, and a shell's trap what the scheduler signals, too."""
+
 _used_by: int | None = None  # The process that has used JAX first, among those that this one was forked from.
 
 

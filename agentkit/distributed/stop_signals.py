@@ -8,10 +8,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from agentkit.child import ECHO_SECONDS
 from agentkit.distributed.run_store import RunStore
-
-ECHO_SECONDS = 0.5
-"""A second signal that follows this soon is the first one's echo."""
 
 
 @contextlib.contextmanager
@@ -28,8 +26,7 @@ def signals_ask_to_stop(store: RunStore) -> Iterator[None]:
 
     def handle(number: int, _frame: Any) -> None:
         if seen:
-            # Some senders (`timeout`, schedulers) signal the process and its group: that is one word, not two. A
-            # closed terminal's come from the shell and from the system, whenever they like.
+            # A closed terminal's come from the shell and from the system, whenever they like.
             if number != signal.SIGHUP and time.monotonic() - seen[0] > ECHO_SECONDS:
                 raise KeyboardInterrupt
             return

@@ -16,6 +16,7 @@ import pytest
 from agentkit import checkpoint, envs
 from agentkit.actors import PolicyActor
 from agentkit.agents import dqn
+from agentkit.child import ECHO_SECONDS
 from agentkit.cli import main
 from agentkit.datasets import ReplayDataset
 from agentkit.errors import SpecError
@@ -228,7 +229,7 @@ def trouble(count):
         while "sleeping" not in (line := process.stderr.readline()):
             assert line, "ended early"
         process.send_signal(signal.SIGINT)
-        time.sleep(0.5)
+        time.sleep(2 * ECHO_SECONDS)
         assert process.poll() is None, "the first one waits for the step to end"
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=30)

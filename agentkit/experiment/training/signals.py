@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
+import time
 from types import FrameType
 from typing import Any
 
-from agentkit.child import set_by_signals
+from agentkit.child import ECHO_SECONDS, set_by_signals
 
 _HANG_UP = getattr(signal, "SIGHUP", None)  # Windows has none.
 _NUMBERS = [number for number in (signal.SIGINT, signal.SIGTERM, _HANG_UP) if number is not None]
@@ -16,6 +17,9 @@ _NUMBERS = [number for number in (signal.SIGINT, signal.SIGTERM, _HANG_UP) if nu
 
 class StopOnSignal:
     """Lets SIGINT, SIGTERM and SIGHUP set `requested`; a second one raises KeyboardInterrupt. A context manager.
+
+    What follows a signal within `ECHO_SECONDS` is its echo and does nothing. A stop that others asked for is no signal:
+    the first one that comes while it saves does not end that.
 
     SIGHUP, of a closed terminal, comes from the shell and from the system, and then SIGTERM may follow: none of these
     counts as a second one. Where it is ignored (``nohup``), it stays ignored.
@@ -32,6 +36,7 @@ class StopOnSignal:
         self._previous: dict[int, Any] = {}
         self._closing = contextlib.ExitStack()
         self._hung_up = False
+        self._heard_at = 0.0
         self.signalled = False
 
     @property
@@ -48,9 +53,12 @@ class StopOnSignal:
         return self
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.requested and number != _HANG_UP and not self._hung_up:
-            raise KeyboardInterrupt
-        self._hung_up = number == _HANG_UP
+        if self.signalled and number != _HANG_UP:
+            if time.monotonic() - self._heard_at < ECHO_SECONDS:
+                return
+            if not self._hung_up:
+                raise KeyboardInterrupt
+        self._hung_up, self._heard_at = number == _HANG_UP, time.monotonic()
         self.signalled = True
         self._set_stop()
 

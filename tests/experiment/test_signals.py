@@ -1,0 +1,45 @@
+"""Which signal asks a training to stop, and which one stops it at once."""
+
+import signal
+import threading
+
+import pytest
+
+from agentkit.experiment.training import signals
+from agentkit.experiment.training.signals import StopOnSignal
+
+pytestmark = pytest.mark.both_stacks
+
+
+def stops_at_once(number):
+    try:
+        signal.raise_signal(number)
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_the_first_signal_after_a_stop_that_others_asked_for_is_a_first_one(number):
+    """A callback's, or the run store's: the last checkpoint is being written then."""
+    asked = threading.Event()
+    with StopOnSignal(asked) as stop:
+        asked.set()
+        assert stop.requested and not stop.signalled
+        assert not stops_at_once(number)
+        assert stop.signalled
+
+
+def test_a_signals_echo_is_no_second_one(monkeypatch):
+    with StopOnSignal() as stop:
+        assert not any(map(stops_at_once, (signal.SIGTERM, signal.SIGTERM, signal.SIGINT)))
+        assert stop.requested
+        monkeypatch.setattr(signals, "ECHO_SECONDS", 0.0)  # As if as much time had passed.
+        assert stops_at_once(signal.SIGTERM)
+
+
+def test_a_closed_terminals_signals_and_one_more_stop_nothing_at_once(monkeypatch):
+    monkeypatch.setattr(signals, "ECHO_SECONDS", 0.0)
+    with StopOnSignal():
+        assert not any(map(stops_at_once, (signal.SIGHUP, signal.SIGHUP, signal.SIGTERM)))
+        assert stops_at_once(signal.SIGTERM)
