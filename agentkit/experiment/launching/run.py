@@ -25,6 +25,7 @@ from agentkit.experiment.config import callback_record
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.config.run_config import RunConfig
 from agentkit.experiment.launching.multi_agent import find_trained, make_multi_agent_program, prepare_multi_agent
+from agentkit.experiment.launching.nodes.evaluator import newest_evaluations
 from agentkit.experiment.launching.nodes.replay import backend_of
 from agentkit.experiment.launching.program import LaunchConfig, make_program
 from agentkit.experiment.launching.sharing.callbacks import restored_states, stopped_by
@@ -158,12 +159,10 @@ def _supervise(
     directory = None if experiment.run_directory is None else pathlib.Path(experiment.run_directory).absolute()
     if directory is not None:
         _forget_killed(directory, program)
-    history: list[dict[str, float]] = []
+    evaluations: dict[tuple[str, int], dict[str, float]] = {}
 
     def on_tick(status: dict[str, Any]) -> None:
-        record = status["values"].get("evaluation")
-        if record is not None and record not in history:
-            history.append(record)
+        evaluations.update(newest_evaluations(status["values"]))
         log.write(status)
         if on_status is not None:
             on_status(status)
@@ -180,6 +179,7 @@ def _supervise(
         )
     if directory is not None:
         _check_saved(status)
+    history = sorted(evaluations.values(), key=lambda record: record["steps"])
     return _result(status, experiment.num_steps, history, policies)
 
 

@@ -19,6 +19,10 @@ from agentkit.experiment.runs.logs import make_logger
 from agentkit.loggers import Logger
 from agentkit.specs import EnvironmentSpec
 
+_NEWEST = "evaluations/"
+NUM_KEPT = 20
+"""How many evaluations of each evaluator the run store keeps, for those that look there now and then."""
+
 LAST_EVALUATION_SECONDS = 300.0
 """How long the evaluation may take that follows the last step, when the others have stopped."""
 
@@ -62,6 +66,16 @@ def open_log(context: NodeContext, experiment: RunConfig, stack: contextlib.Exit
     return stack.enter_context(make_logger(experiment, label, resume_step(context), count_dropped(context)))
 
 
+def newest_evaluations(values: Mapping[str, Any]) -> dict[tuple[str, int], dict[str, float]]:
+    """Returns the records that the run store's values have of each evaluator, by its name and their steps."""
+    return {
+        (key.removeprefix(_NEWEST), int(record["steps"])): record
+        for key, records in values.items()
+        if key.startswith(_NEWEST)
+        for record in records
+    }
+
+
 class Turns:
     """Says when an evaluator of several is to evaluate: evaluator i of n every n-th time, and the first at the end."""
 
@@ -80,6 +94,7 @@ class Turns:
         self._turn, self._num_evaluators = context.index % num_evaluators, num_evaluators
         self._next = first_step // period + 1 if period else sys.maxsize
         self._done: list[int] = []
+        self._newest: list[dict[str, float]] = []
 
     def take(
         self,
@@ -109,7 +124,7 @@ class Turns:
             if record is not None:
                 record = {"steps": steps, **record}
                 tell(record)
-                context.store.put("evaluation", record)
+                self._keep(record)
                 self._done.append(steps)
 
         while not context.wait(0.2):
@@ -125,3 +140,9 @@ class Turns:
         if period and last and not (self._done and self._done[-1] >= self._num_steps):
             with context.busy("the last evaluation", LAST_EVALUATION_SECONDS):
                 run(last=True)
+
+    def _keep(self, record: dict[str, float]) -> None:
+        """Puts a record into the run store, beside this evaluator's others."""
+        self._newest = [*self._newest, record][-NUM_KEPT:]
+        self._context.store.put(_NEWEST + self._context.name, self._newest)
+        self._context.store.put("evaluation", record)  # The newest of all evaluators, for people.

@@ -1,0 +1,65 @@
+"""When the evaluators of a program evaluate, and what becomes known of it."""
+
+import contextlib
+
+import pytest
+
+from agentkit.agents import dqn
+from agentkit.distributed import Program, RunStore
+from agentkit.experiment import ExperimentConfig
+from agentkit.experiment.launching import run
+from agentkit.experiment.launching.nodes.evaluator import Turns
+from agentkit.experiment.launching.program import LaunchConfig
+from agentkit.experiment.multi_agent.parts import NoPolicy
+
+pytestmark = pytest.mark.both_stacks
+
+PERIOD = 1_000
+
+
+class Scripted:
+    """The context of an evaluator that finds the run at one number of steps after the other, and is then stopped."""
+
+    def __init__(self, store, index, steps):
+        self.name, self.index, self.store = f"evaluator-{index}", index, store
+        self.should_stop, self._steps, self._now = False, iter(steps), 0
+
+    def wait(self, seconds):
+        now = next(self._steps, None)
+        self.should_stop, self._now = now is None, self._now if now is None else now
+        return self.should_stop
+
+    def totals(self):
+        return {"steps": self._now}
+
+    def heartbeat(self, **counts):
+        pass
+
+    def busy(self, what, seconds):
+        return contextlib.nullcontext()
+
+
+def evaluated(context, num_steps, num_evaluators=1, first_step=0):
+    """The records of the evaluations that an evaluator played, each with whether the others had stopped by then."""
+    records = []
+    Turns(context, PERIOD, num_steps, num_evaluators, first_step).take(
+        lambda steps, should_stop: {"episode_return": float("nan"), "after_the_others": context.should_stop},
+        records.append,
+        refresh=lambda: None,
+    )
+    return records
+
+
+def test_a_launched_run_knows_all_evaluations_however_quickly_they_followed(monkeypatch):
+    def play(program, *, on_status, **settings):
+        with RunStore("a-secret") as store:
+            for index in range(2):
+                evaluated(Scripted(store, index, range(PERIOD, 9_000, PERIOD)), 10_000, num_evaluators=2)
+            for _ in range(2):
+                on_status(store.status())
+            return {**store.status(), "stop": "enough"}
+
+    monkeypatch.setattr(run, "run_program", play)
+    experiment = ExperimentConfig(dqn.make_agent(), "agentkit:catch", 10_000)
+    result = run._supervise(experiment, LaunchConfig(), Program("test"), None, NoPolicy(), None)
+    assert [record["steps"] for record in result.evaluations] == list(range(PERIOD, 9_000, PERIOD))
