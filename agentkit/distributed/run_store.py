@@ -155,9 +155,11 @@ class RunStore:
             self._stopped_nodes.discard(name)
 
     def forget_node(self, name: str) -> None:
-        """Forgets a node that is no longer wanted, with what it has said; its counts stay."""
+        """Forgets a node that is no longer wanted, with what it has said; its counts stay, and that it was here."""
         with self._lock:
             self._nodes.pop(name, None)
+            if f"endpoint/{name}" in self._values:
+                self._values[f"left/{name}"] = True
             for kind in ("endpoint", "error", "busy"):  # A later node of its name begins with incarnation 0 again.
                 self._values.pop(f"{kind}/{name}", None)
 

@@ -63,3 +63,12 @@ def test_a_launched_run_knows_all_evaluations_however_quickly_they_followed(monk
     experiment = ExperimentConfig(dqn.make_agent(), "agentkit:catch", 10_000)
     result = run._supervise(experiment, LaunchConfig(), Program("test"), None, NoPolicy(), None)
     assert [record["steps"] for record in result.evaluations] == list(range(PERIOD, 9_000, PERIOD))
+
+
+def test_an_evaluator_that_is_started_again_plays_what_is_due_and_nothing_twice():
+    """The newest checkpoint is older than its last evaluation: the run went on without a pause."""
+    with RunStore("a-secret") as store:
+        first = evaluated(Scripted(store, 0, [3_400, 4_000, 4_700]), 10_000, first_step=3_000)
+        again = evaluated(Scripted(store, 0, [4_900, 5_000]), 10_000, first_step=3_000)
+        late = evaluated(Scripted(store, 0, [6_100, 6_900]), 10_000, first_step=3_000)
+    assert [record["steps"] for record in (*first, *again, *late)] == [4_000, 5_000, 6_100]

@@ -87,14 +87,15 @@ class Turns:
             period: in steps; 0 for no evaluation.
             num_steps: of the whole run.
             num_evaluators: evaluators that take turns.
-            first_step: from where the run goes on.
+            first_step: from where the run goes on; an evaluator that was here before goes on from its last evaluation.
         """
         self._context, self._period, self._num_steps = context, period, num_steps
         # An external evaluator may have any index, and does not know of others.
         self._turn, self._num_evaluators = context.index % num_evaluators, num_evaluators
+        self._newest: list[dict[str, float]] = context.store.status()["values"].get(_NEWEST + context.name, [])
+        first_step = max([first_step, *(int(record["steps"]) for record in self._newest)])
         self._next = first_step // period + 1 if period else sys.maxsize
         self._done: list[int] = []
-        self._newest: list[dict[str, float]] = []
 
     def take(
         self,

@@ -25,6 +25,8 @@ from agentkit.wire import listen_address, private_address
 OUTAGE_SECONDS = 300.0
 """How long actors and the learner wait for a replay server that is gone."""
 
+_ALL_STEPS = sys.maxsize - 1  # The next one is still an integer to TensorBoard, which writes where a run goes on.
+
 STATUS_SECONDS = 0.5
 KEEP_ALIVE_SECONDS = 10.0
 
@@ -123,8 +125,14 @@ def newest_step(directory: pathlib.Path | None) -> int:
 
 
 def resume_step(context: NodeContext) -> int:
-    """Returns the step up to which a log is kept: all of it, unless the whole run went back to a checkpoint."""
-    return sys.maxsize if context.incarnation else newest_step(context.run_directory)
+    """Returns the step up to which a log is kept: all of it, unless the whole run went back to a checkpoint.
+
+    The run went back when its run store was started, and with it each node's first process. Incarnations do not tell
+    that: of a node that joins by itself, and of one that `scale` adds again, each is number 0.
+    """
+    values = context.store.status()["values"]
+    was_here = any(f"{kind}/{context.name}" in values for kind in ("endpoint", "left"))
+    return _ALL_STEPS if was_here else newest_step(context.run_directory)
 
 
 def count_dropped(context: NodeContext) -> Callable[[int], None]:

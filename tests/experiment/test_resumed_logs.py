@@ -1,0 +1,62 @@
+"""Which rows of a node's log stay where the node is started again, and which where its run goes back."""
+
+import contextlib
+
+import pytest
+
+from agentkit import checkpoint
+from agentkit.agents import dqn
+from agentkit.distributed import NodeContext, RunStore, RunStoreClient
+from agentkit.distributed.context import NodeId
+from agentkit.experiment import ExperimentConfig
+from agentkit.experiment.launching.nodes import evaluator
+from agentkit.experiment.launching.sharing.common import resume_step
+from agentkit.loggers import TensorboardLogger, read_csv
+
+pytestmark = pytest.mark.both_stacks
+
+SECRET = "a-secret"
+
+
+@contextlib.contextmanager
+def joined(store, directory, incarnation=0):
+    with contextlib.closing(RunStoreClient(store.address, SECRET, node="evaluator-0")) as client:
+        context = NodeContext(NodeId("evaluator-0", "evaluator", 0, incarnation, directory), client)
+        try:
+            yield context
+        finally:
+            context.close()
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run that has a checkpoint of step 5."""
+    checkpoint.write(tmp_path / "checkpoints", 5, {})
+    return tmp_path
+
+
+def write(store, run, step):
+    """Starts an evaluator, as another scheduler does, that writes a row; returns the steps of all that are there."""
+    experiment = ExperimentConfig(dqn.make_agent(), "agentkit:catch", 100, run_directory=run)
+    with joined(store, run) as context, contextlib.ExitStack() as stack:
+        log = evaluator.open_log(context, experiment, stack)
+        context.ready()
+        log.write({"steps": step})
+    return [int(row["steps"]) for row in read_csv(run / "logs" / "evaluation.csv")[1]]
+
+
+def test_a_node_that_is_started_again_keeps_its_log_and_one_of_a_run_that_goes_back_cuts_it(run):
+    with RunStore(SECRET) as store:
+        assert [write(store, run, step) for step in (4, 6, 8)][-1] == [4, 6, 8]
+        store.forget_node("evaluator-0")  # `scale` took it away, and adds it again.
+        assert write(store, run, 9) == [4, 6, 8, 9]
+    with RunStore(SECRET) as store:
+        assert write(store, run, 7) == [4, 7]
+
+
+def test_the_step_up_to_which_all_is_kept_is_one_to_tensorboard(run):
+    pytest.importorskip("tensorboardX")
+    with RunStore(SECRET) as store, joined(store, run, incarnation=1) as context:
+        context.ready()
+        with TensorboardLogger(run / "tensorboard", "evaluation", resume_step(context)) as log:
+            log.write({"steps": 7})
