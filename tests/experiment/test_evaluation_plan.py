@@ -15,6 +15,7 @@ from agentkit.agents import dqn
 from agentkit.experiment.config.evaluation_plan import EvaluationBudget, EvaluationPlan, evaluation_plan
 from agentkit.experiment.local import ActAndLearn
 from agentkit.experiment.runs.config_json import experiment_from_record
+from agentkit.experiment.runs.open_run import open_run
 
 AGENT = dqn.make_agent(dqn.Config(hidden_sizes=(4,), min_replay_size=20, batch_size=2, updates_per_step=0.1))
 
@@ -200,6 +201,8 @@ def test_a_signal_ends_an_evaluation_which_a_resumed_run_plays_again(tmp_path, p
     resumed = run("run", resume=True)
     assert not resumed.interrupted
     assert resumed.evaluations == whole.evaluations
+    assert run("run", resume=True).evaluations == []
+    assert [row["steps"] for row in open_run(tmp_path / "run").rows("evaluation")] == [period]
 
 
 @pytest.mark.full

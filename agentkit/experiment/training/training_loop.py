@@ -194,9 +194,11 @@ class Training:
 
     def begin(self, stop: StopOnSignal) -> None:
         """Plays the evaluation that a signal has ended, if it did, and finds out what is due when."""
-        steps = self.work.num_steps
-        if self.evaluation_due:
+        steps, was_due = self.work.num_steps, self.evaluation_due
+        if was_due:
             self.evaluate(stop)
+            if not self.evaluation_due:  # The end may be at this step, too, and then saves no more.
+                self._save_or_warn()
         elif not self.goes_on:
             self.logs.message(f"Nothing to train: the run is at {self.unit} {steps:,} already.")
         self._next_evaluation = self._find_next_evaluation(steps)
