@@ -247,6 +247,8 @@ class RunStore:
             node = self._nodes.setdefault(name, _new_node(name))
             if not node["supervised"] and node["life"] not in (None, life):
                 raise _TakenError(_describe_taken(name, node))
+            if node["supervised"] and beat["incarnation"] < node["incarnation"]:
+                return self._reply_to_beat(name, stop=True)  # Its successor runs: it is counted no more.
             if process != node["process"]:
                 node["past"] = _sum(node["past"], node["counts"])  # It began anew: what it had counted stays counted.
                 node["counts"] = {}
@@ -261,7 +263,10 @@ class RunStore:
             if not node["supervised"]:
                 node["state"] = "done" if message["leaving"] else "ready" if message["ready"] else "joined"
             stop = name in self._stopped_nodes or (self._stop_reason is not None and not node["supervised"])
-            return {"stop": stop, "totals": dict(self._totals), "has_endpoint": f"endpoint/{name}" in self._values}
+            return self._reply_to_beat(name, stop)
+
+    def _reply_to_beat(self, name: str, stop: bool) -> dict[str, Any]:
+        return {"stop": stop, "totals": dict(self._totals), "has_endpoint": f"endpoint/{name}" in self._values}
 
 
 def _checked(message: Mapping[str, Any]) -> dict[str, Any]:

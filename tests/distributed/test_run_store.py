@@ -69,6 +69,20 @@ def test_counts_of_nodes_that_died_stay_counted(store):
         made.close()
 
 
+def test_a_supervised_nodes_old_process_is_told_to_stop_and_counted_no_more(store):
+    """It was taken for lost, where only the way to it was."""
+    store.node("actor-0", supervised=True, incarnation=0)
+    old, new = client(store, node="actor-0"), client(store, node="actor-0", incarnation=1)
+    assert old.heartbeat({"steps": 1000}, {}, 0.0)["stop"] is False
+    store.node("actor-0", incarnation=1)
+    for steps in (10, 20, 30):
+        assert old.heartbeat({"steps": 1000 + steps}, {}, 0.0)["stop"] is True
+        assert new.heartbeat({"steps": steps}, {}, 0.0)["stop"] is False
+        assert store.totals() == {"steps": 1000 + steps} and store.last_heartbeat("actor-0")[0] == 1
+    old.close()
+    new.close()
+
+
 def test_who_outlives_the_run_store_is_counted_once():
     with RunStore(RUN) as store:
         alive, killed = client(store, node="actor-0"), client(store, node="actor-1")
