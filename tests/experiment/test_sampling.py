@@ -22,7 +22,7 @@ from agentkit.envs.base import Environment
 from agentkit.errors import ConfigError, SpecError, UnknownNameError
 from agentkit.experiment import record_episodes
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
-from agentkit.experiment.evaluation import judging
+from agentkit.experiment.evaluation import judging, sampler_process
 from agentkit.experiment.evaluation.remote_sampler import SamplerProcessError
 from agentkit.experiment.policies.agent_parts import make_parts
 from agentkit.specs import make_environment_spec
@@ -264,6 +264,34 @@ def test_what_goes_wrong_in_a_process_is_said_here(experiment):
             sampler.sample(num_steps=1)
     with pytest.raises(ConfigError, match="a run folder"):
         agentkit.Sampler("nowhere", where="process")
+
+
+ECHO = """
+import sys
+from multiprocessing.connection import Connection
+
+with Connection(int(sys.argv[2])) as connection:
+    try:
+        while True:
+            connection.send_bytes(connection.recv_bytes())
+    except (EOFError, OSError):
+        pass
+"""
+
+
+def test_after_an_interrupted_question_none_gets_its_answer(monkeypatch):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sampler_process, "_CODE", ECHO)
+    with contextlib.closing(sampler_process.ProcessChannel()) as channel:
+        assert channel.ask(b"first") == b"first"
+        with monkeypatch.context() as patch:
+            patch.setattr(channel._connection, "recv_bytes", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                channel.ask(b"second")
+        with pytest.raises(SamplerProcessError, match=r"left in the middle of an answer.* Make the sampler anew\."):
+            channel.ask(b"third")
 
 
 @pytest.mark.full

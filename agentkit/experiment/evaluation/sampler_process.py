@@ -41,6 +41,11 @@ class ProcessChannel:
 
     def ask(self, message: bytes) -> bytes:
         """Returns the answer; see `Channel`."""
+        if self._connection.closed:
+            raise SamplerProcessError(
+                f"The sampler's process {self.process_id} was closed, or left in the middle of an answer, as by "
+                "Ctrl-C. Make the sampler anew."
+            )
         try:
             self._connection.send_bytes(message)
             return self._connection.recv_bytes()
@@ -51,6 +56,9 @@ class ProcessChannel:
             raise SamplerProcessError(
                 f"The sampler's process {self.process_id} {how}. Make the sampler anew."
             ) from None
+        except BaseException:  # The answer is still to come, and would be the next question's.
+            self._connection.close()
+            raise
 
     def close(self) -> None:
         """Ends the process; see `Channel`."""
