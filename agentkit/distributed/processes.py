@@ -49,7 +49,8 @@ class RunningProcess:
         """Ends the node and all that it has started (SIGKILL), also when it is stopped."""
         if self._process.returncode is None:
             self._kill_group()
-            self._process.wait(timeout=10.0)
+            with contextlib.suppress(subprocess.TimeoutExpired):  # It ends when its call to a disk or a GPU returns.
+                self._process.wait(timeout=10.0)
 
     def cpu_seconds(self) -> float | None:
         """Returns the processor time that it has used."""

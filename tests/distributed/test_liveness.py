@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from agentkit.distributed import Node, Program, ProgramError, RestartPolicy, Role, Supervisor
-from agentkit.distributed.processes import ProcessEngine
+from agentkit.distributed.processes import ProcessEngine, RunningProcess
 from agentkit.distributed.restarts import Restarts, TooManyRestartsError
 from agentkit.distributed.worker import RunAddress
 from tests.processes import is_alive
@@ -208,6 +209,40 @@ def test_a_child_that_does_not_read_holds_up_nobody(tmp_path, monkeypatch):
     assert time.monotonic() - start < 10.0 and running.poll() is None
     running.kill()
     engine.close()
+
+
+class Sleepers:
+    """An engine whose nodes sleep, each in a process that the system takes long to end."""
+
+    store_host = "127.0.0.1"
+
+    def __init__(self):
+        self.processes = []
+
+    def start(self, node, role, run_address):
+        self.processes.append(subprocess.Popen(["sleep", "600"], start_new_session=True))
+        return RunningProcess(self.processes[-1], SimpleNamespace(add=int, discard=int))
+
+    def close(self):
+        pass
+
+
+def test_a_node_that_takes_long_to_die_takes_nobody_with_it(monkeypatch):
+    def wait(timeout):
+        raise subprocess.TimeoutExpired("sleep", timeout)
+
+    program, engine = Program("test", [Role("node")]), Sleepers()
+    for _ in range(2):
+        program.add_node("node", print)
+    with Supervisor(program, engine) as supervisor:
+        supervisor._poll()
+        with monkeypatch.context() as patch:
+            for process in engine.processes:
+                patch.setattr(process, "wait", wait)
+            supervisor._lost(supervisor._nodes["node-0"], "was silent")
+            assert supervisor._nodes["node-0"].state == "restarting"
+            supervisor.kill_all()
+    assert [process.wait(10.0) for process in engine.processes] == [-signal.SIGKILL] * 2
 
 
 # --- restarts ------------------------------------------------------------------------------------------
