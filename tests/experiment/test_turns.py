@@ -72,3 +72,14 @@ def test_an_evaluator_that_is_started_again_plays_what_is_due_and_nothing_twice(
         again = evaluated(Scripted(store, 0, [4_900, 5_000]), 10_000, first_step=3_000)
         late = evaluated(Scripted(store, 0, [6_100, 6_900]), 10_000, first_step=3_000)
     assert [record["steps"] for record in (*first, *again, *late)] == [4_000, 5_000, 6_100]
+
+
+@pytest.mark.parametrize("num_evaluators", [1, 2])
+def test_after_the_last_step_only_one_evaluation_follows_of_the_last_parameters(num_evaluators):
+    """The learner goes on for a while with what is left, until it is told to stop; the evaluators are told after it."""
+    with RunStore("a-secret") as store:
+        contexts = [Scripted(store, i, [1_900, 2_000, 2_900, 3_000, 3_001, 3_001]) for i in range(num_evaluators)]
+        found = [evaluated(context, 3_000, num_evaluators, first_step=1_000) for context in contexts]
+    (at_the_end,) = (record for records in found for record in records if record["steps"] > 2_000)
+    assert at_the_end is found[0][-1] and at_the_end["steps"] == 3_001 and at_the_end["after_the_others"]
+    assert [record["steps"] for records in found for record in records if not record["after_the_others"]] == [2_000]

@@ -95,7 +95,7 @@ class Turns:
         self._newest: list[dict[str, float]] = context.store.status()["values"].get(_NEWEST + context.name, [])
         first_step = max([first_step, *(int(record["steps"]) for record in self._newest)])
         self._next = first_step // period + 1 if period else sys.maxsize
-        self._done: list[int] = []
+        self._num_done = 0
 
     def take(
         self,
@@ -115,32 +115,32 @@ class Turns:
         """
         context, period = self._context, self._period
 
-        def run(last: bool = False) -> None:
+        def run(steps: int, last: bool = False) -> None:
             def should_stop() -> bool:
-                context.heartbeat(evaluations=len(self._done))
+                context.heartbeat(evaluations=self._num_done)
                 return context.should_stop and not last
 
-            steps = context.totals().get("steps", 0)
             record = evaluate(steps, should_stop)
             if record is not None:
                 record = {"steps": steps, **record}
                 tell(record)
                 self._keep(record)
-                self._done.append(steps)
+                self._num_done += 1
 
         while not context.wait(0.2):
             steps = context.totals().get("steps", 0)
-            if steps >= self._num_steps:  # The learner ends soon; over the wire nobody has its parameters then.
-                refresh()
+            if steps >= self._num_steps:  # The learner still learns what is left: these are not its last parameters.
+                refresh()  # Over the wire nobody has them once it has ended.
+                continue
             number = steps // period if period else 0
             if number >= self._next and not requested():
                 self._next = number + 1
                 if number % self._num_evaluators == self._turn:
-                    run()
-        last = context.totals().get("steps", 0) >= self._num_steps and self._turn == 0
-        if period and last and not (self._done and self._done[-1] >= self._num_steps):
+                    run(steps)
+        steps = context.totals().get("steps", 0)
+        if period and steps >= self._num_steps and self._turn == 0:
             with context.busy("the last evaluation", LAST_EVALUATION_SECONDS):
-                run(last=True)
+                run(steps, last=True)
 
     def _keep(self, record: dict[str, float]) -> None:
         """Puts a record into the run store, beside this evaluator's others."""
