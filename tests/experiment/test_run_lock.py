@@ -74,6 +74,15 @@ def test_a_second_one_is_refused_by_each_command_until_the_first_is_dead(tmp_pat
     assert refusal.startswith("agentkit: A training or a program runs in") and f"{os.getpid()}" in refusal
 
 
+@pytest.mark.parametrize("where", ["notes.txt", "notes.txt/run"])
+def test_a_file_is_no_run_folder(tmp_path, where):
+    (tmp_path / "notes.txt").write_text("mine")
+    refused = pytest.raises(ConfigError, match=f"folder {tmp_path / where} cannot be written to: Not a directory")
+    with refused, run_lock(tmp_path / where):
+        pytest.fail("it was taken for one")
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
 def test_what_is_refused_leaves_no_folder(tmp_path):
     config = agentkit.OfflineConfig(experiment(None).agent, tmp_path / "none.npz", 20, run_directory=tmp_path / "run")
     with pytest.raises(ConfigError, match=r"none\.npz"):

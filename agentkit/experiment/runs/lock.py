@@ -45,8 +45,11 @@ def run_lock(directory: str | os.PathLike[str] | None) -> Iterator[None]:
         yield
         return
     folder = pathlib.Path(directory).resolve()
-    made = [path for path in (folder, *folder.parents) if not path.exists()]  # From the innermost.
-    is_new = bool(made) or not any(folder.iterdir())
+    try:
+        made = [path for path in (folder, *folder.parents) if not path.exists()]  # From the innermost.
+        is_new = bool(made) or not any(folder.iterdir())
+    except OSError as error:  # It is a file, say.
+        raise unwritable(folder, error) from error
     with _mine_lock:
         if folder in _mine:  # The system's locks are a process's: it would grant this one again.
             raise _taken(folder, f"in this process, {os.getpid()}")
