@@ -36,3 +36,8 @@ def test_a_check_is_noted_whether_it_fails_or_not_and_takes_the_place_of_the_las
     ]
     assert margins.read(file) == expected
     assert margins.merge(expected, expected[1:2]) == [expected[0], expected[1], expected[3]]
+
+
+def test_a_return_that_is_no_number_falls_short() -> None:
+    with pytest.raises(AssertionError, match="found seed 0: 500, seed 1: nan, seed 2: 500"):
+        check_returns([500.0, float("nan"), 500.0], 1.0, range(3), "9 steps")
