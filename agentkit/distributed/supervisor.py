@@ -88,6 +88,9 @@ class Supervisor:
                 ``nodes/``, the nodes' logs.
             run_id: the run's secret; None makes one.
             store_port: 0 finds a free one.
+
+        Raises:
+            ConfigError: the port is taken, or the folder cannot be written to; the engine is closed.
         """
         self._program, self._engine = program, engine
         self._directory = run_directory
@@ -96,12 +99,16 @@ class Supervisor:
         self._stopping = False
         self._waits = False  # For those that have work at the end: nobody who asked for the stop is in a hurry.
         self._polled = self._awake_since = time.monotonic()
-        self.store = RunStore(self.run_id, host=engine.store_host, port=store_port, program=program.name)
-        self._nodes = {name: Watched(node, program.roles[node.role]) for name, node in program.nodes.items()}
-        for watched in self._nodes.values():
-            self._note(watched)
-        if run_directory is not None:
-            write_address_file(run_directory, self.store.address, self.run_id)
+        with contextlib.ExitStack() as opened:
+            opened.callback(engine.close)
+            self.store = RunStore(self.run_id, host=engine.store_host, port=store_port, program=program.name)
+            opened.callback(self.store.close)
+            self._nodes = {name: Watched(node, program.roles[node.role]) for name, node in program.nodes.items()}
+            for watched in self._nodes.values():
+                self._note(watched)
+            if run_directory is not None:
+                write_address_file(run_directory, self.store.address, self.run_id)
+            opened.pop_all()  # From here on `close` closes them.
 
     def run(self, on_tick: Callable[[dict[str, Any]], None] | None = None, tick_seconds: float = 0.5) -> str:
         """Runs the program to its end.

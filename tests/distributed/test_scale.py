@@ -1,9 +1,11 @@
 """A role that grows and shrinks: with nodes that are not running just then, down to none, and up again."""
 
+import threading
+
 import pytest
 
-from agentkit.distributed import Program, RestartPolicy, Role, Supervisor
-from agentkit.errors import UnknownNameError
+from agentkit.distributed import Program, RestartPolicy, Role, RunStore, Supervisor
+from agentkit.errors import ConfigError, UnknownNameError
 
 pytestmark = pytest.mark.both_stacks
 
@@ -93,3 +95,16 @@ def test_a_node_of_a_name_that_was_there_before_is_not_ready_because_that_one_wa
     scale(supervisor, 3)
     assert supervisor._nodes["actor-2"].state == "starting"
     assert supervisor.store.get("error/actor-2") is None
+
+
+def test_a_supervisor_that_cannot_begin_leaves_neither_engine_nor_store_open(tmp_path):
+    closed = []
+    engine = Engine()
+    engine.close = lambda: closed.append(engine)
+    with RunStore("0" * 32) as other, pytest.raises(ConfigError, match="cannot listen"):
+        Supervisor(Program("test"), engine, store_port=int(other.address.rpartition(":")[2]))
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="cannot be written"):
+        Supervisor(Program("test"), engine, run_directory=tmp_path / "file")
+    assert closed == [engine, engine]
+    assert not any(thread.name == "agentkit-run-store" for thread in threading.enumerate())
