@@ -106,12 +106,13 @@ class FilmWriter:
             os.replace(self._partial, self._path)
 
     def abandon(self) -> None:
-        """Leaves nothing behind."""
-        if self._sink is not None:
-            with contextlib.suppress(OSError):
+        """Leaves nothing behind, where the disk lets it."""
+        with contextlib.suppress(OSError):
+            if self._sink is not None:
                 self._sink.close()
-            self._sink = None
-        self._partial.unlink(missing_ok=True)
+        self._sink = None
+        with contextlib.suppress(OSError):
+            self._partial.unlink(missing_ok=True)
 
 
 @final

@@ -16,6 +16,7 @@ from agentkit.agents import dqn
 from agentkit.envs import rendering
 from agentkit.errors import ConfigError, MissingExtraError
 from agentkit.experiment import evaluate
+from agentkit.experiment.evaluation.training_films import TrainingFilms
 from agentkit.loggers import read_csv
 from agentkit.wrappers.film import Film, FilmWriter
 
@@ -97,6 +98,14 @@ def test_a_missing_ffmpeg_is_an_error_that_names_the_extra(monkeypatch):
     with pytest.raises(MissingExtraError, match=r"agentkit-rl\[video\]"):
         Film("a.mp4")
     Film("a.gif")
+
+
+def test_a_folder_that_the_disk_refuses_is_a_warning(tmp_path):
+    (tmp_path / "videos").touch()
+    films = object.__new__(TrainingFilms)  # Without an environment: it comes to no step.
+    films._folder, films._evaluator = tmp_path / "videos", None
+    with pytest.warns(RuntimeWarning, match=r"Could not write .*step-25\.mp4: .*File exists.*Training goes on"):
+        films.film(25)
 
 
 def same(first, second):

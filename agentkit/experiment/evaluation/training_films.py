@@ -40,9 +40,9 @@ class TrainingFilms:
     def film(self, step: int) -> None:
         """Writes the film of a step; where the disk refuses, warns."""
         film = _settings(self._folder, step)
-        self._folder.mkdir(exist_ok=True)
         self._writer = FilmWriter(film)
         try:
+            self._folder.mkdir(exist_ok=True)
             self._evaluator.steps(film.num_steps, number=step)
             self._writer.close()
         except OSError as error:
