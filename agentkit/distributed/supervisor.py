@@ -220,7 +220,8 @@ class Supervisor:
                 self._waits = "node" in arguments and (self._waits or self.store.stop_reason is None)
                 self.store.stop(str(arguments.get("reason") or "asked to stop"))
             elif name == "scale":
-                with contextlib.suppress(AgentkitError):
+                # Whoever asked has gone on; what they asked for ends no program, also where it is no number.
+                with contextlib.suppress(AgentkitError, TypeError, ValueError, OverflowError):
                     self.scale(str(arguments.get("role")), int(arguments.get("count", 0)))
 
     def _due(self, watched: Watched) -> bool:

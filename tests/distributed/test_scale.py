@@ -86,6 +86,11 @@ def test_a_role_without_nodes_grows_again(supervisor):
         supervisor.scale("evaluator", 1)
 
 
+@pytest.mark.parametrize("count", ["two", None, [2], float("nan"), float("inf"), -1])
+def test_what_is_no_number_of_nodes_ends_nothing(supervisor, count):
+    assert scale(supervisor, count) == ["actor-0", "actor-1", "actor-2"]
+
+
 def test_a_node_of_a_name_that_was_there_before_is_not_ready_because_that_one_was(supervisor):
     for kind in ("endpoint", "error"):
         supervisor.store.put(f"{kind}/actor-2", {"incarnation": 0, "value": None})
