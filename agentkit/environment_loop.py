@@ -296,8 +296,10 @@ class BatchedEnvironmentLoop(_LoopOfMany):
     def _begin_counts(self) -> None:
         super()._begin_counts()
         self._timestep: dm_env.TimeStep | None = None
-        self._action: Nest = None
         self._begins_apart: bool = getattr(self._environment, "begins_apart", False)
+        self._action: Nest = None  # The newest; a step that only begins episodes takes any, after a restore as well.
+        if self._begins_apart:
+            self._action = specs.zeros(specs.add_leading(self._environment.action_spec(), self._environment.num_envs))
 
     def step(self) -> list[dict[str, float]] | None:
         """Takes one step in every environment; returns the records of the episodes that ended, or None."""

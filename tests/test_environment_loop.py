@@ -265,6 +265,34 @@ class Batch:
         return dm_env.TimeStep(step_type, reward, discount, self._t.copy())
 
 
+class Apart(Batch):
+    """Begins episodes in steps of their own; can be saved."""
+
+    begins_apart = resumable = True
+
+    def action_spec(self) -> Any:
+        return specs.DiscreteArray(3)
+
+    def save(self) -> Any:
+        return self._t.copy()
+
+    def restore(self, state: Any) -> dm_env.TimeStep:
+        self._t = state - 1
+        return super().step(np.zeros(self.num_envs))
+
+
+def test_restored_right_after_an_end_a_batch_begins_its_episodes_with_an_action() -> None:
+    loop = BatchedEnvironmentLoop(Apart([2, 2], [0.0, 0.0]), Recorder(num_envs=2))
+    loop.run(num_episodes=2)
+    actor = Recorder(num_envs=2)
+    again = BatchedEnvironmentLoop(Apart([2, 2], [0.0, 0.0]), actor)
+    again.restore(loop.save())
+    assert again.step() is None
+    ((name, action, timestep),) = actor.calls  # Nobody was asked to act.
+    assert name == "observe" and action.shape == (2,) and (timestep.step_type == FIRST).all()
+    assert len(again.run(num_episodes=2)) == 2 and again.num_steps == 8
+
+
 def test_a_batch_counts_each_environment_by_itself() -> None:
     counter, logged, actor = Counter(), [], Recorder(num_envs=2)
     loop = BatchedEnvironmentLoop(Batch([2, 3], [0.0, 1.0]), actor, counter=counter, log=logged.append)
