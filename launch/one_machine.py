@@ -3,8 +3,8 @@
     python launch/one_machine.py --agent sac --env gymnasium:HalfCheetah-v5 --steps 1_000_000 --actors 8
 
 `agentkit launch` does the same from the command line, with presets, and keeps the best policy. Copy this file where the
-agent, its loss or the environment is your own code: the processes import this script as a module, so all that runs stays
-under the last line's `if`.
+agent, its loss or the environment is your own code: the processes import this script as a module, so all that runs
+stays under the last line's `if`.
 """
 
 import argparse
