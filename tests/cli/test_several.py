@@ -122,7 +122,7 @@ def test_what_is_no_image_is_neither_filmed_nor_watched(run, tmp_path, monkeypat
     found = "str" if isinstance(drawn, str) else f"{drawn.dtype} {list(drawn.shape)}"
     for words in (["watch", str(run)], ["evaluate", str(run), "--video", str(tmp_path / "a.gif")]):
         assert main([*words, "--episodes", "1"]) != 0
-        assert f"must give an image, uint8 [H, W, 3]; found {found}." in capsys.readouterr().err
+        assert f"must give an image, uint8 [H, W, 3] or grey [H, W]; found {found}." in capsys.readouterr().err
     assert not list(tmp_path.iterdir()), "half a film was left"
 
 

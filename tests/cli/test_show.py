@@ -4,6 +4,7 @@ import re
 import pytest
 
 from agentkit.agents import registry
+from agentkit.envs.prefixes import OF_SEVERAL_AGENTS, SIMULATORS
 from agentkit.cli import main
 from agentkit.cli.looking.show import describe_agent, parse_attributes
 
@@ -65,9 +66,10 @@ def test_list_names_agents_and_environments(capsys):
     text = capsys.readouterr().out
     for name in (*registry.names(), "gymnasium:", "dm_control:", "bsuite:", "envpool:", "catch"):
         assert name in text
-    for name in ("jaxmarl:", "openspiel:", "pettingzoo:", "agentkit:tic_tac_toe", "team:"):
-        assert name in text
-    assert "your own code" not in text and "et al.\n" not in text
+    for name in (*SIMULATORS, *OF_SEVERAL_AGENTS, "agentkit"):
+        line = next(line for line in text.splitlines() if line.startswith(f"  {name}:"))
+        assert "your own code" not in line and not line.endswith("et al.")
+    assert "agentkit:tic_tac_toe" in text
 
 
 def test_the_table_of_agents_has_a_row_for_each(capsys):
