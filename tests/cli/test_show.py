@@ -4,9 +4,9 @@ import re
 import pytest
 
 from agentkit.agents import registry
-from agentkit.envs.prefixes import OF_SEVERAL_AGENTS, SIMULATORS
 from agentkit.cli import main
 from agentkit.cli.looking.show import describe_agent, parse_attributes
+from agentkit.envs.prefixes import OF_SEVERAL_AGENTS, SIMULATORS
 
 
 @dataclasses.dataclass(frozen=True)
