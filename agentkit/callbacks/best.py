@@ -68,6 +68,7 @@ class KeepBest(Callback):
     _episodes: list[dict[str, float]] = dataclasses.field(default_factory=list, init=False, repr=False)
     _least: int = dataclasses.field(default=1, init=False, repr=False)
     _recent: list[Evaluated] = dataclasses.field(default_factory=list, init=False, repr=False)
+    _restored: bool = dataclasses.field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Refuses a score that is none."""
@@ -84,8 +85,11 @@ class KeepBest(Callback):
             raise ConfigError("keep_best keeps the policy in the run folder: give the experiment a run_directory.")
 
     def on_start(self, run: RunView, environment: Any) -> Stop | None:
-        """Finds the best so far."""
+        """Finds the best so far, and forgets another run that it was given to."""
         assert run.run_directory is not None, "check has seen it"
+        if not self._restored:
+            self._recent = []
+        self._restored, self._episodes = False, []
         self.best = self._rank_in(run.run_directory)
         asked = (getattr(run.experiment, name, None) for name in ("evaluation_period", "evaluation_episodes"))
         self._least = self.min_episodes or (1 if any(number is not None for number in asked) else _SURE)
@@ -94,6 +98,8 @@ class KeepBest(Callback):
     def on_evaluation_episode(self, run: RunView, episode: Episode) -> Stop | None:
         """Keeps the numbers of its record, where a function is to judge them."""
         if callable(self.score):
+            if episode.record.get("episodes") == 1:  # Each evaluation counts its own: the one before was broken off.
+                self._episodes = []
             self._episodes.append({key: value for key, value in episode.record.items() if _is_number(value)})
         return None
 
@@ -135,6 +141,7 @@ class KeepBest(Callback):
             Evaluated(int(each["episodes"]), float(each["score"]), list(each["records"].values()))
             for each in state.values()
         ]
+        self._restored = True
 
     @property
     def _name(self) -> str:

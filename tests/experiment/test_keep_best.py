@@ -91,8 +91,8 @@ def judge(
     callback.on_start(run, None)
     for returns in evaluations:
         step += 1
-        for value in returns:
-            callback.on_evaluation_episode(run, Episode(None, {"episode_return": value}, {}))
+        for number, value in enumerate(returns, start=1):
+            callback.on_evaluation_episode(run, Episode(None, {"episode_return": value, "episodes": number}, {}))
         record = {
             "episode_return": float(np.mean(returns)),
             "episode_return_min": min(returns),
@@ -129,6 +129,33 @@ def test_a_resumed_run_judges_as_a_whole_one(tmp_path: pathlib.Path) -> None:
         second.restore(first.save())
         assert halved + judge(tmp_path / f"{name}-halved", second, evaluations[3:], start=3) == whole
         assert len(set(whole)) > 2
+
+
+@pytest.mark.parametrize("score", ["episode_return", "function"])
+def test_another_run_is_judged_by_its_own_evaluations_alone(tmp_path: pathlib.Path, score: str) -> None:
+    def make() -> KeepBest:
+        return keep_best(total_of if score == "function" else score, min_episodes=5)
+
+    evaluations = [[value] for value in (100.0, 20.0, 20.0, 20.0, 20.0, 90.0, 90.0, 90.0, 90.0, 90.0)]
+    alone = judge(tmp_path / "alone", make(), evaluations)
+    used = make()
+    judge(tmp_path / "before", used, [[500.0]] * 6)
+    assert judge(tmp_path / "after", used, evaluations) == alone and alone[-1] == 10
+
+
+def test_episodes_of_an_evaluation_that_was_broken_off_are_not_judged(tmp_path: pathlib.Path) -> None:
+    callback = keep_best(total_of)
+    run = RunView(Experiment(), "evaluator", tmp_path, lambda: 1, get_params=lambda: policy_of(1))
+    for at_start in (True, False):  # A run ends in the midst of an evaluation, and a launched one then evaluates again.
+        callback.on_start(run, None)
+        for number in range(1, 4):
+            callback.on_evaluation_episode(run, Episode(None, {"episode_return": 9.0, "episodes": number}, {}))
+        if at_start:
+            callback.on_start(run, None)
+        for number in range(1, 6):
+            callback.on_evaluation_episode(run, Episode(None, {"episode_return": 1.0, "episodes": number}, {}))
+        callback.on_evaluation(run, {"episode_return": 1.0, "evaluation_episodes": 5})
+        assert callback.best == Rank(True, 1.0)
 
 
 def total_of(records: list[dict[str, float]]) -> float:
