@@ -72,6 +72,7 @@ class StopWhenFlat(Callback):
     def on_evaluation(self, run: RunView, record: dict[str, Any]) -> Stop | None:
         """Counts evaluations without progress."""
         found = float(record["episode_return"])
+        found = -math.inf if math.isnan(found) else found  # Else nothing would be better than it.
         if self.best is None or found > self.best + self.min_delta:
             self.best, self.without_progress = found, 0
             return None
