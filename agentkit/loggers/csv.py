@@ -43,6 +43,7 @@ class CsvLogger(Logger):
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._columns: list[str] = []
         self._file: BinaryIO | None = None
+        self._closed = False
         if self._path.exists() and self._path.stat().st_size > 0:
             if resume_step is None:
                 raise ConfigError(
@@ -60,23 +61,26 @@ class CsvLogger(Logger):
         Raises:
             OSError: there is no room for it.
             SpecError: for a value that is not one number.
-            ValueError: after `close`.
+            ValueError: after `close`, or the first row is empty.
         """
+        if self._closed:
+            raise ValueError(f"The log {self._path} is closed.")
         row = {name: "" if value is None else str(value) for name, value in to_numbers(values).items()}
         new = [name for name in row if name not in self._columns]
         if new:
             self._rewrite([*self._columns, *new], read_csv(self._path)[1] if self._columns else [])
+        if not self._columns:
+            raise ValueError(f"The first row of the log {self._path} is empty: expected its columns, such as steps.")
         if self._file is None:
-            raise ValueError(f"The log {self._path} is closed (or the first row is empty).")
+            self._file = open_to_append(self._path)  # This failed when the file got its columns.
         line = io.StringIO()
         csv.writer(line, lineterminator="\n").writerow([row.get(name, "") for name in self._columns])
         append_line(self._file, line.getvalue().encode())
 
     def close(self) -> None:
         """Closes the file."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self._closed = True
+        self._let_go()
 
     def _rewrite(self, columns: list[str], rows: list[dict[str, str]]) -> None:
         text = io.StringIO()
@@ -84,9 +88,14 @@ class CsvLogger(Logger):
         writer.writerow(columns)
         writer.writerows([row.get(name, "") for name in columns] for row in rows)
         replace_file(self._path, text.getvalue().encode())
-        self.close()
+        self._let_go()
         self._columns = columns
         self._file = open_to_append(self._path)
+
+    def _let_go(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
 
 def replace_file(path: Path, content: bytes) -> None:

@@ -1,3 +1,4 @@
+import errno
 import math
 import subprocess
 import sys
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentkit.errors import ConfigError
-from agentkit.loggers import CsvLogger, read_csv
+from agentkit.loggers import CsvLogger, csv, read_csv
 
 
 def _write(path, rows, **kwargs):
@@ -108,3 +109,30 @@ def test_a_row_without_room_leaves_the_log_whole_and_it_goes_on(tmp_path, column
     assert done.stdout == "File too large\n", done.stderr
     assert [row["steps"] for row in read_csv(path)[1]] == ["1", "3"]
     assert list(tmp_path.iterdir()) == [path] and path.read_text().count("\n") == 3
+
+
+@pytest.mark.parametrize("column", [{}, {"loss": 1.0}, {"other": 1.0}])
+def test_a_log_that_cannot_be_opened_for_a_while_goes_on(tmp_path, monkeypatch, column):
+    def refuse(path):
+        raise OSError(errno.EMFILE, "Too many open files", str(path))
+
+    with CsvLogger(tmp_path / "a.csv") as logger:
+        logger.write({"steps": 1})
+        with monkeypatch.context() as patched:
+            patched.setattr(csv, "open_to_append", refuse)
+            for step in (2, 3):
+                with pytest.raises(OSError, match="Too many open files"):
+                    logger.write({"steps": step, "loss": 0.5})
+        logger.write({"steps": 4, **column})
+        logger.write({"steps": 5})
+    columns, rows = read_csv(tmp_path / "a.csv")
+    assert columns == list(dict.fromkeys(["steps", "loss", *column]))
+    found = [{name: float(cell) for name, cell in row.items() if cell} for row in rows]
+    assert found == [{"steps": 1}, {"steps": 4, **column}, {"steps": 5}]
+    with pytest.raises(ValueError, match="closed"):
+        logger.write({"steps": 6, "new": 1})
+
+
+def test_a_first_row_without_columns_is_refused(tmp_path):
+    with CsvLogger(tmp_path / "a.csv") as logger, pytest.raises(ValueError, match=r"first row.*is empty"):
+        logger.write({})
