@@ -157,8 +157,8 @@ def program_row(status: Status, speeds: Speeds | None = None, roles: Sequence[st
     Returns:
         ``steps``, ``updates`` and what else is counted; the first two per second; ``parameter_age_seconds``, the
         oldest of any node. For each role ``ROLE_running`` and ``ROLE_restarts``, and ``learner_waiting``, the
-        share of its time that the learner waited for data. For each table its size, inserts, samples, samples
-        per insert and their target, and 1 or 0 for whether its writers or its samplers wait.
+        share of its time that the learner waited for data; the mean of several. For each table its size, inserts,
+        samples, samples per insert and their target, and 1 or 0 for whether its writers or its samplers wait.
     """
     speeds = Speeds() if speeds is None else speeds
     row: dict[str, Number | None] = {"steps": 0, "updates": 0, **status["totals"]}
@@ -172,7 +172,7 @@ def program_row(status: Status, speeds: Speeds | None = None, roles: Sequence[st
         row[f"{role}_restarts"] = sum(node["restarts"] for node in nodes)
         if role == "learner":
             waited = speeds.per_second(role, _WAITED)  # Told twice a second: over a short while it can exceed 1.
-            row["learner_waiting"] = None if waited is None else min(waited, 1.0)
+            row["learner_waiting"] = None if waited is None else min(waited / max(len(nodes), 1), 1.0)
     for name, table in all_tables(status).items():
         for key in ("size", "num_inserted", "num_sampled", "samples_per_insert", "samples_per_insert_target"):
             value = table.get(key)

@@ -208,6 +208,17 @@ def test_a_row_for_logs():
     }
 
 
+@pytest.mark.parametrize("shares", [[0.3], [0.3, 0.3, 0.3], [0.0, 0.5], [1.2, 1.2]])
+def test_several_learners_wait_for_the_mean_of_their_shares(shares):
+    def status(seconds):
+        gauges = [{"waited_for_data_seconds": share * seconds} for share in shares]
+        nodes = {f"learner-{i}": make_node("learner", i, gauges=gauge) for i, gauge in enumerate(gauges)}
+        return make_status(nodes=nodes)
+
+    row = program_row(status(10.0), speeds_of(status(0.0), status(10.0)))
+    assert row["learner_waiting"] == pytest.approx(min(sum(shares) / len(shares), 1.0))
+
+
 def test_events():
     before, after = make_status(), make_status()
     assert events_between(before, after) == []
