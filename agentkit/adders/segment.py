@@ -153,7 +153,7 @@ class BatchedSegmentAdder(core.Adder):
             segment = tree.map_structure(lambda column: column[i], self._segments)  # noqa: B023  # Called at once.
             index = self._writer.append(segment)
             for table, function in self._tables:
-                priority = 1.0 if function is None else float(function(segment))
+                priority = None if function is None else float(function(segment))
                 self._writer.create_item(table, priority, index, index + 1)
         self._writer.flush()  # Learning from them may be due before the next step.
         self._writer.end_episode()

@@ -1,5 +1,7 @@
 """The segment adders: rows worked out by hand, by property, on bad input, across saving, and on replays."""
 
+import contextlib
+
 import dm_env
 import hypothesis
 import numpy as np
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from agentkit import specs
 from agentkit.adders import BatchedSegmentAdder, SegmentAdder, segment_layout
 from agentkit.errors import CheckpointError, ConfigError, SpecError
-from agentkit.replay import Fifo, InProcessReplay, Queue, Table
+from agentkit.replay import Fifo, InProcessReplay, Prioritized, Queue, Table
 from agentkit.testing.adder import RecordingWriter, assert_items, make_table
 from agentkit.testing.adder_cases import (
     EXTRAS_SPEC,
@@ -347,6 +349,33 @@ def test_through_a_queue(make_replay):
         for sampler in samplers.values():
             sampler.close()
         assert replay.info("a").num_inserted == replay.info("a").num_sampled == 6
+
+
+@pytest.mark.parametrize("make_replay", [_in_process, pytest.param(_reverb, marks=pytest.mark.reverb)])
+def test_segments_without_a_priority_get_the_largest_seen(make_replay):
+    def write(number):
+        stream = Stream([Episode([number] * 9)])
+        adder.reset()
+        adder.add_first(stack([stream.timestep]))
+        for _ in range(3):
+            action, timestep = stream.advance()
+            adder.add(action[None], stack([timestep]))
+
+    def draw(number):
+        with contextlib.closing(replay.sampler("table", number, timeout=120.0)) as sampler:
+            keys, sample = next(sampler)
+        return keys, sample.info.priority
+
+    with make_replay([Table("table", segment_layout(SPEC, 3), 200, Prioritized(1.0))]) as replay:
+        adder = batched(replay.writer(1), 1)
+        write(1)
+        (key,), (priority,) = draw(1)
+        assert priority == 1.0
+        replay.update_priorities("table", np.array([key]), np.array([8.0]))
+        write(2)
+        keys, priorities = draw(200)
+        assert len(set(keys.tolist())) == 2 and set(priorities) == {8.0}
+        adder.close()
 
 
 def test_specs_are_of_one_environment():
