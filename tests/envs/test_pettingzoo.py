@@ -14,13 +14,14 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # It imports its own environments in the way that it warns of.
     from pettingzoo.test import api_test, parallel_api_test
 
-from agentkit import envs  # noqa: E402
+from agentkit import envs, specs  # noqa: E402
+from agentkit.envs.multi_agent.base import TurnEnvironment, one_reward_spec  # noqa: E402
 from agentkit.envs.multi_agent.pettingzoo import ParallelEnvironment, TurnsEnvironment, make  # noqa: E402
 from agentkit.envs.multi_agent.pettingzoo_export import PettingZooExport  # noqa: E402
 from agentkit.envs.multi_agent.resumable import ResumableMultiAgentEnvironment  # noqa: E402
 from agentkit.errors import ConfigError, MissingExtraError, SpecError, UnknownNameError  # noqa: E402
 from agentkit.specs import ACTION_MASK  # noqa: E402
-from agentkit.testing.multi_agent import MultiAgentEnvironmentContract, rollout  # noqa: E402
+from agentkit.testing.multi_agent import MultiAgentEnvironmentContract, assert_same_timesteps, rollout  # noqa: E402
 
 
 class OfPettingZoo(MultiAgentEnvironmentContract):
@@ -306,6 +307,40 @@ def test_pettingzoos_own_parallel_test_passes_after_agentkit_has_played():
 def test_pettingzoos_own_test_passes_on_what_agentkit_gives_back(name):
     environment = PettingZooExport(envs.make_multi_agent(name))
     api_test(environment, num_cycles=60)
+
+
+class Answers(TurnEnvironment):
+    """Two agents see who of them has said yes, and whether both have."""
+
+    def __init__(self, seed=0):
+        said = {"said": specs.Array((2,), bool, "said"), "together": specs.Array((), bool, "together")}
+        spec = one_reward_spec(said, specs.BoundedArray((1,), bool, False, True, "answer"))
+        super().__init__({"a": spec, "b": spec}, seed)
+
+    def _start(self):
+        self._said, self._played = np.zeros(2, bool), 0
+
+    def _advance(self, actions):
+        self._said, self._played = np.array([bool(actions[i][0]) for i in "ab"]), self._played + 1
+        for agent_id in "ab" if self._played == 5 else "":
+            self._end(agent_id, self._observe(agent_id))
+
+    def _acting(self):
+        return "ab" if self._played < 5 else ()
+
+    def _observe(self, agent_id):
+        return {"said": self._said.copy(), "together": np.array(self._said.all())}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_booleans_go_to_pettingzoo_and_back():
+    api_test(PettingZooExport(Answers()), num_cycles=30)
+    once = TurnsEnvironment(PettingZooExport(Answers()))
+    twice = TurnsEnvironment(PettingZooExport(TurnsEnvironment(PettingZooExport(Answers()))))
+    for found, expected in zip(rollout(twice, 30), rollout(once, 30), strict=True):
+        assert_same_timesteps(found, expected)
+        for timestep in found.values():
+            specs.validate(timestep.observation, Answers().agent_specs()["a"].observations, "observation")
 
 
 def test_an_environment_that_went_to_pettingzoo_and_back_is_the_same():

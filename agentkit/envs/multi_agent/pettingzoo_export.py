@@ -133,7 +133,12 @@ def to_space(spec: Nest) -> spaces.Space:
     if isinstance(spec, specs.BoundedArray):
         low, high = (np.broadcast_to(bound, spec.shape).astype(spec.dtype) for bound in (spec.minimum, spec.maximum))
         return spaces.Box(low, high, spec.shape, spec.dtype.type)
-    ends: tuple[Any, Any] = (
-        (-np.inf, np.inf) if spec.dtype.kind == "f" else (np.iinfo(spec.dtype).min, np.iinfo(spec.dtype).max)
-    )
-    return spaces.Box(ends[0], ends[1], spec.shape, dtype=spec.dtype.type)
+    low, high = _ends(spec.dtype)
+    return spaces.Box(low, high, spec.shape, dtype=spec.dtype.type)
+
+
+def _ends(dtype: np.dtype) -> tuple[Any, Any]:
+    """Returns the least and the greatest value of a type."""
+    if dtype.kind == "f":
+        return -np.inf, np.inf
+    return (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
