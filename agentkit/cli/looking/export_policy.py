@@ -61,10 +61,11 @@ def export_policy(arguments: argparse.Namespace) -> int:
         print("Read it back: its actions are the policy's, on 4 steps of 64 episodes.")
     if not is_file:
         path = card.card_path(output.parent)
-        returns = card.returns_of(arguments.run, arguments.episodes, imports, arguments.policy)
+        steps = None if policy.origin is None else policy.origin.counts[0]
+        returns = card.returns_of(arguments.run, arguments.episodes, imports, arguments.policy, steps)
         inputs = formats.input_names(policy)
         with refusing_unwritable(path):
-            card.write_card(path, arguments.run, returns, output.name, format, inputs, arguments.policy)
+            card.write_card(path, arguments.run, returns, output.name, format, inputs, arguments.policy, steps)
         print(f"Wrote {path}: the model card.")
     return 0
 

@@ -88,7 +88,7 @@ def experiment_of_policy(policy: LoadedPolicy, options: dict[str, Any]) -> Exper
     Raises:
         ConfigError: a file's policy was given without an environment.
     """
-    if policy.origin is not None:
+    if policy.origin is not None and policy.origin.experiment is not None:
         if "environment" in options:
             options = {"environment_settings": {}} | options
         return dataclasses.replace(policy.origin.experiment, **options)

@@ -29,7 +29,7 @@ from agentkit.experiment.multi_agent.config import (
 from agentkit.experiment.multi_agent.learner_folders import find_policies
 from agentkit.experiment.multi_agent.players import Player, no_own_actor, player_of
 from agentkit.experiment.policies.agent_parts import AgentParts, make_parts
-from agentkit.experiment.policies.loaded_policy import LoadedPolicy
+from agentkit.experiment.policies.loaded_policy import LoadedPolicy, Origin
 from agentkit.experiment.policies.loading import is_policy_file, load_one_agent
 from agentkit.experiment.policies.policy_file import PolicyFile
 from agentkit.experiment.policies.restore_policy import check_fits, placeholders, restore_policy
@@ -237,14 +237,16 @@ def load_multi_agent(
         UnknownNameError: it has trained no such policy.
     """
     config = read_multi_agent_config(run, imports=imports, **changes)
-    saved = read_saved(config, find_policies(run, checkpoint), specs_of(config))
+    found = find_policies(run, checkpoint)
+    saved = read_saved(config, found, specs_of(config))
     agent_ids, agent, spec, parts, store = saved[_choose_policy(run, policy, saved)]
     made = make_multi_agent(config.environment, config.seed, raw=True, **config.environment_settings)
     with contextlib.closing(made) as environment:
         own_actions = environment.agent_specs()[agent_ids[0]].actions
     file = PolicyFile(identity.describe_agent(agent.with_num_envs(1), 1), spec, own_actions)
     acting = agent.make_policy(parts.networks, evaluation=not explore)
-    return LoadedPolicy(agent, acting, VariableClient(store).params, file, seed, explore)
+    client = VariableClient(store)
+    return LoadedPolicy(agent, acting, client.params, file, seed, explore, Origin(None, (found.step, client.version)))
 
 
 def agents_of(run: str | pathlib.Path, policy: str | None = None, imports: Sequence[str] = ()) -> list[AgentId]:

@@ -27,11 +27,11 @@ class Origin(NamedTuple):
     """Says which run a policy is of.
 
     Attributes:
-        experiment: that was run.
+        experiment: that was run; None for one of several agents.
         counts: the steps and the updates that the policy was trained for; None where the run did not count them.
     """
 
-    experiment: ExperimentConfig
+    experiment: ExperimentConfig | None
     counts: tuple[int | None, int | None]
 
 

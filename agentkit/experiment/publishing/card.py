@@ -19,6 +19,7 @@ from agentkit.experiment.multi_agent.loading import agents_of
 from agentkit.experiment.runs.config_json import read_record
 from agentkit.files import write_new
 from agentkit.loggers import read_csv
+from agentkit.types import AgentId
 from agentkit.version import __version__
 
 NAME = "README.md"
@@ -66,14 +67,16 @@ class Returns(NamedTuple):
 
 
 def returns_of(
-    run: str | pathlib.Path, num_episodes: int | None = None, imports: Sequence[str] = (), policy: str | None = None
-) -> Returns | None:
-    """Returns what the run's newest evaluation found, or None without one; plays where `num_episodes` says how many.
+    run: str | pathlib.Path, num_episodes: int | None = None, imports: Sequence[str] = (), policy: str | None = None,
+    steps: int | None = None,
+) -> Returns | None:  # fmt: skip
+    """Returns what an evaluation of the run found, or None without one; plays where `num_episodes` says how many.
 
-    Of a run of several agents they are those of the agents that play by `policy`.
+    It is that at the policy's `steps`, or else the newest. Of a run of several agents they are the returns of those
+    that play by `policy`.
     """
     if is_of_several_agents(run):
-        return _returns_of_agents(run, num_episodes, imports, policy)
+        return _returns_of_agents(run, num_episodes, imports, policy, steps)
     if num_episodes is not None:
         found = evaluate(run, num_episodes, imports=imports)
         played = np.asarray(found["episode_return"], np.float64)
@@ -81,7 +84,7 @@ def returns_of(
             float(played.mean()), float(played.std()), played.min(), played.max(), num_episodes, found["steps"]
         )
     try:
-        row = _newest_evaluation(run)
+        row = _evaluation(run, steps)
         mean, least, greatest = (float(row[f"episode_return{end}"]) for end in ("", "_min", "_max"))
         return Returns(mean, None, least, greatest, int(float(row["evaluation_episodes"])), int(float(row["steps"])))
     except (OSError, LookupError, TypeError, ValueError):  # None yet, or a row that is being written.
@@ -89,22 +92,26 @@ def returns_of(
 
 
 def _returns_of_agents(
-    run: str | pathlib.Path, num_episodes: int | None, imports: Sequence[str], policy: str | None
+    run: str | pathlib.Path, num_episodes: int | None, imports: Sequence[str], policy: str | None, steps: int | None
 ) -> Returns | None:
-    row: Mapping[str, Any]
+    agent_ids = agents_of(run, policy, imports)
     if num_episodes is not None:
-        row = evaluate_multi_agent(run, num_episodes, imports=imports)
-    else:
-        try:
-            row = _newest_evaluation(run)
-        except (OSError, LookupError):  # None yet.
-            return None
-    mean = float(np.mean([float(row[f"episode_return/{agent_id}"]) for agent_id in agents_of(run, policy, imports)]))
+        return _mean_of_agents(evaluate_multi_agent(run, num_episodes, imports=imports), agent_ids)
+    try:
+        return _mean_of_agents(_evaluation(run, steps), agent_ids)
+    except (OSError, LookupError, TypeError, ValueError):  # None yet, or a row that is being written.
+        return None
+
+
+def _mean_of_agents(row: Mapping[str, Any], agent_ids: Sequence[AgentId]) -> Returns:
+    mean = float(np.mean([float(row[f"episode_return/{agent_id}"]) for agent_id in agent_ids]))
     return Returns(mean, None, None, None, int(float(row["evaluation_episodes"])), int(float(row["steps"])))
 
 
-def _newest_evaluation(run: str | pathlib.Path) -> Mapping[str, Any]:
-    return read_csv(pathlib.Path(run) / "logs" / "evaluation.csv")[1][-1]
+def _evaluation(run: str | pathlib.Path, steps: int | None) -> Mapping[str, Any]:
+    """Returns the run's evaluation after so many steps; the newest where it has none."""
+    rows = read_csv(pathlib.Path(run) / "logs" / "evaluation.csv")[1]
+    return next((row for row in rows[::-1] if row["steps"] == str(steps)), rows[-1])
 
 
 def card_path(folder: pathlib.Path) -> pathlib.Path:
@@ -117,9 +124,9 @@ def card_path(folder: pathlib.Path) -> pathlib.Path:
 
 def write_card(
     path: pathlib.Path, run: str | pathlib.Path, returns: Returns | None, file: str, format: str, inputs: Sequence[str],
-    policy: str | None = None,
+    policy: str | None = None, steps: int | None = None,
 ) -> None:  # fmt: skip
-    """Writes a run's card.
+    """Writes a run's card; the hub's own figure is there only if the returns are those of this very policy.
 
     Args:
         path: see `card_path`.
@@ -129,10 +136,12 @@ def write_card(
         format: its format.
         inputs: names of its observations.
         policy: of a run of several agents, the policy's id; None for the only one that learned.
+        steps: that the policy was trained for; None where that is not known.
     """
     record = _record_of(run, policy)
     agent, environment = record["agent"] or "own agent", record["environment"] or "own environment"
-    lines = [*_header(agent, environment, returns), *_body(record, agent, environment, returns)]
+    its_own = None if returns is None or steps not in (None, returns.steps) else returns
+    lines = [*_header(agent, environment, its_own), *_body(record, agent, environment, returns, steps)]
     write_new(path, "\n".join([*lines, *_how_to(file, format, inputs), *_settings(record)]) + "\n")
 
 
@@ -183,13 +192,20 @@ def _range(returns: Returns) -> str:
     return f"(from {returns.least:.2f} to {returns.greatest:.2f})"
 
 
-def _body(record: dict[str, Any], agent: str, environment: str, returns: Returns | None) -> list[str]:
-    how_good = (
-        "This policy has not been evaluated."
-        if returns is None
-        else f"Over {returns.num_episodes} episodes at step {returns.steps:,} it reached a return of {_mean(returns)} "
-        f"{_range(returns)}, of one training with seed {record.get('seed', 0)}."
+def _how_good(returns: Returns | None, seed: int, steps: int | None) -> str:
+    if returns is None:
+        return "This policy has not been evaluated."
+    other = "" if steps in (None, returns.steps) else f"It is that of step {steps:,}, which has no evaluation. "
+    return other + (
+        f"Over {returns.num_episodes} episodes at step {returns.steps:,} it reached a return of {_mean(returns)} "
+        f"{_range(returns)}, of one training with seed {seed}."
     )
+
+
+def _body(
+    record: dict[str, Any], agent: str, environment: str, returns: Returns | None, steps: int | None
+) -> list[str]:
+    how_good = _how_good(returns, record.get("seed", 0), steps)
     rows = {"Agent": agent, "Environment": environment, "Seed of the training": record.get("seed", 0)}
     if record.get("policy") is not None:
         rows["Policy, of several agents"] = record["policy"]

@@ -47,7 +47,7 @@ def push(
         target: ``owner/name`` on the hub, or a folder that begins with ``.`` or ``/``.
         policy: of a run of several agents, the policy's id; None for the only one that learned.
         private: whether a new repository is seen by its owner alone.
-        num_episodes: to play for the card; None takes the run's newest evaluation.
+        num_episodes: to play for the card; None takes the run's evaluation at the policy's step, or its newest.
         imports: see `agentkit.load`.
         api: instead of `huggingface_hub.HfApi`.
 
@@ -61,12 +61,14 @@ def push(
     if not local and api is None:
         api = library().HfApi(library_name="agentkit", library_version=__version__)
     loaded = load(run, policy=policy, imports=imports)
-    returns = returns_of(run, num_episodes, imports, policy)
+    steps = None if loaded.origin is None else loaded.origin.counts[0]
+    returns = returns_of(run, num_episodes, imports, policy, steps)
     with tempfile.TemporaryDirectory(prefix="agentkit-push-") as name:
         folder = pathlib.Path(name)
         loaded.export(folder / POLICY_FILE)
         # Who loads it from the hub names the repository, not the file.
-        write_card(folder / NAME, run, returns, POLICY_FILE if local else f"{SCHEME}{target}", "policy", (), policy)
+        file = POLICY_FILE if local else f"{SCHEME}{target}"
+        write_card(folder / NAME, run, returns, file, "policy", (), policy, steps)
         if not local:
             assert api is not None
             api.create_repo(target, private=private, exist_ok=True)

@@ -58,6 +58,36 @@ def test_the_card_may_play_anew_and_says_when_nobody_has_evaluated(run, tmp_path
     assert "model-index" not in header(tmp_path / "README.md")
 
 
+def write_evaluations(run, *steps, last="9.0"):
+    """Gives a run evaluations of which each reached its steps, also for the agents of a run of several."""
+    names = ["episode_return", "episode_return_min", "episode_return_max", "episode_return/row"]
+    rows = [f"{step},{','.join([str(step)] * 4)},2,{step if step != steps[-1] else last}" for step in steps]
+    header = f"steps,{','.join(names)},evaluation_episodes,episode_return/column"
+    (run / "logs" / "evaluation.csv").write_text("\n".join([header, *rows, ""]))
+
+
+def test_a_policy_gets_no_credit_for_the_return_of_another_step(run, tmp_path):
+    copy = shutil.copytree(run, tmp_path / "copy")
+    for steps, own in (((20, 30), False), ((20, 40, 60), True), ((20, 40), True)):
+        write_evaluations(copy, *steps)
+        publish.push(copy, str(tmp_path / "published"))
+        path = tmp_path / "published" / "README.md"
+        assert ("model-index" in header(path)) == own
+        found = 40 if own else 30
+        assert f"at step {found} it reached a return of {found:.2f}" in path.read_text()
+        assert ("that of step 40, which has no evaluation" in path.read_text()) == (not own)
+
+
+def test_a_row_of_several_agents_that_is_being_written_is_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(card, "is_of_several_agents", lambda run: True)
+    monkeypatch.setattr(card, "agents_of", lambda *args: ["row", "column"])
+    (tmp_path / "logs").mkdir()
+    for last, mean in (("10", 10.0), ("", None), ("1e", None)):
+        write_evaluations(tmp_path, 5, 10, last=last)
+        found = card.returns_of(tmp_path)
+        assert (found and found.mean) == mean
+
+
 def test_somebody_elses_readme_stays(run, tmp_path):
     (tmp_path / "README.md").write_text("# My project\n")
     publish.push(run, str(tmp_path))
