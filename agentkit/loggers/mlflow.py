@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any, final
 
 from agentkit.errors import ConfigError, missing_extra
@@ -15,6 +15,7 @@ from agentkit.loggers.base import Logger, RunInfo, to_numbers
 from agentkit.loggers.claims import claim
 
 _LONGEST_VALUE = 500  # Of a parameter, for every kind of store.
+_MOST_PARAMETERS = 100  # In one call.
 
 
 @final
@@ -49,8 +50,12 @@ class MlflowLogger(Logger):
             self._client: Any = MlflowClient()
         except self._error as error:
             raise ConfigError(f"MLflow: {error} MLFLOW_TRACKING_URI says where to write.") from error
+        self._unsent = [self._param(key, str(value)[:_LONGEST_VALUE]) for key, value in run.config.items()]
         with self._reaching():
             self._run_id = self._begin(run)
+        # The run is there now: the first row tries again, and no logger made anew, which may not find it.
+        with contextlib.suppress(self._error):
+            self._send_parameters()
         self._ends_run = run.node in (None, "learner")
 
     def write(self, values: Mapping[str, Any]) -> None:
@@ -73,6 +78,7 @@ class MlflowLogger(Logger):
             if name != self._step_key and value is not None and math.isfinite(value)
         ]
         with self._reaching():
+            self._send_parameters()
             self._client.log_batch(self._run_id, metrics=metrics)
 
     def close(self) -> None:
@@ -90,17 +96,22 @@ class MlflowLogger(Logger):
         if path is not None and path.exists():
             run_id = claim(path, "")
             self._client.update_run(run_id, status="RUNNING")
+            if self._client.get_run(run_id).data.params:  # None where who began it was killed before it sent them.
+                self._unsent = []
             return run_id
         own: str = self._client.create_run(experiment, run_name=run.name).info.run_id
         run_id = own if path is None else claim(path, own)
         if run_id != own:  # Another node was first.
             self._client.delete_run(own)
-            return run_id
-        parameters = [self._param(key, str(value)[:_LONGEST_VALUE]) for key, value in run.config.items()]
-        self._client.log_batch(run_id, params=parameters)
+            self._unsent = []
         return run_id
 
-    @contextmanager
+    def _send_parameters(self) -> None:
+        while self._unsent:
+            self._client.log_batch(self._run_id, params=self._unsent[:_MOST_PARAMETERS])
+            del self._unsent[:_MOST_PARAMETERS]
+
+    @contextlib.contextmanager
     def _reaching(self) -> Iterator[None]:
         try:
             yield

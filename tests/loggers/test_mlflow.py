@@ -65,6 +65,37 @@ def test_a_store_that_fails_is_told_once_and_ends_nothing(client, tmp_path, monk
     assert logger.num_dropped == 3 and capsys.readouterr().err.count("mlflow cannot be written: API request") == 1
 
 
+@pytest.mark.parametrize("has_folder", [True, False])
+def test_an_outage_at_the_start_costs_no_hyperparameters_and_makes_one_run(client, tmp_path, monkeypatch, has_folder):
+    from mlflow.exceptions import MlflowException
+    from mlflow.tracking import MlflowClient
+
+    calls, send = iter(range(100)), MlflowClient.log_batch
+
+    def fail_twice(*args, **kwargs):
+        if next(calls) < 2:
+            raise MlflowException("API request failed with 503")
+        send(*args, **kwargs)
+
+    monkeypatch.setattr(MlflowClient, "log_batch", fail_twice)
+    info = RunInfo("dqn", {f"setting_{i}": i for i in range(101)}, tmp_path / "run" if has_folder else None)
+    logger = BestEffortLogger(lambda: MlflowLogger(info), "mlflow", retry_seconds=0.0)
+    for step in range(4):
+        logger.write({"steps": step, "a": 1.0})
+    logger.close()
+    (run,) = runs(client)
+    assert run.data.params == {name: str(value) for name, value in info.config.items()}
+    assert [each.step for each in client.get_metric_history(run.info.run_id, "a")] == [1, 2, 3]
+
+
+def test_who_goes_on_with_a_run_without_hyperparameters_sends_them(client, tmp_path):
+    MlflowLogger(RunInfo("dqn", {}, tmp_path)).close()  # As if it was killed before it sent them.
+    for value in (1, 2):
+        MlflowLogger(RunInfo("dqn", {"a": value}, tmp_path)).close()
+    (run,) = runs(client)
+    assert run.data.params == {"a": "1"}
+
+
 def test_its_absence_names_the_extra(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "mlflow", None)
     with pytest.raises(MissingExtraError, match=r"agentkit-rl\[mlflow\]"):
