@@ -37,7 +37,8 @@ def find(name: str) -> Any:
         UnknownNameError: the module has no such name; proposes the nearest one.
     """
     module, colon, path = name.partition(":")
-    prefixes.refuse_several_agents(name)
+    for each in (name, f"{module.partition('.')[0]}:{path}"):  # A module of theirs has none of one agent either.
+        prefixes.refuse_several_agents(each)
     if not colon or not path or module in prefixes.prefixes() or not _is_module(module):
         return name
     return import_callable(name, "environment", "class or function")

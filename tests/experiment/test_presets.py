@@ -55,7 +55,7 @@ def test_presets_of_ours_are_the_commands_of_their_pages(preset, request):
     ours = config_class(**preset.settings_for(words.steps))
     if preset.agent == "ppo" and "cartpole" in preset.source:
         # The default of then, which the page names in words.
-        assert "| ppo | 500, 500, 500 with segments of 128 rows |" in page
+        assert "| ppo | 500, 500, 500, with segments of 128 rows |" in page
         theirs = dataclasses.replace(theirs, segment_length=128)
     assert ours == theirs
     assert preset.num_envs == words.num_envs
