@@ -21,7 +21,8 @@ class VideoRecorder(EnvironmentWrapper):
     """Writes every `period`-th episode as an animated image, ``episode_000000.gif`` and so on.
 
     Frames come from the environment's ``render()``. A file appears whole or not at all, when its
-    episode ends; an episode cut short by `reset` or `close` is written as far as it went.
+    episode ends; an episode cut short by `reset` or `close` is written as far as it went, by `close` as
+    ``episode_000000_cut.gif``: a resumed run plays it again, and then its film has the name itself.
 
     No film that is there is written over: several environments of a run, that of its evaluations among them, may have
     one folder, and each counts its own episodes. Where a name is taken, the environment's further films have a number
@@ -78,7 +79,7 @@ class VideoRecorder(EnvironmentWrapper):
 
     def close(self) -> None:
         """Writes the episode under way and closes the environment."""
-        self._finish()
+        self._finish("_cut")
         super().close()
 
     def _record(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
@@ -90,29 +91,34 @@ class VideoRecorder(EnvironmentWrapper):
                 self._finish()
         return timestep
 
-    def _finish(self) -> None:
+    def _finish(self, suffix: str = "") -> None:
         """Writes the frames there are."""
         if not self._frames:
             return
         image = pillow()
         first, *others = [image.fromarray(frame) for frame in self._frames]
         self._frames = []
-        path, partial = self._claim()
-        first.save(
-            partial,
-            format="GIF" if self._format == "gif" else "PNG",
-            save_all=True,
-            append_images=others,
-            duration=self._milliseconds,
-            loop=0,
-        )
-        os.replace(partial, path)
+        path, partial = self._claim(suffix)
+        try:
+            first.save(
+                partial,
+                format="GIF" if self._format == "gif" else "PNG",
+                save_all=True,
+                append_images=others,
+                duration=self._milliseconds,
+                loop=0,
+            )
+            os.replace(partial, path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
 
-    def _claim(self) -> tuple[Path, Path]:
+    def _claim(self, suffix: str) -> tuple[Path, Path]:
         """Returns a file that is not there, and the one to be moved there; no other environment gets the same."""
         while True:
             number = "" if self._number == 1 else f"_{self._number}"
-            path = self._directory / f"episode_{self._episode:06d}{number}.{'gif' if self._format == 'gif' else 'png'}"
+            end = "gif" if self._format == "gif" else "png"
+            path = self._directory / f"episode_{self._episode:06d}{number}{suffix}.{end}"
             partial = path.with_name(f".{path.name}.partial")
             with contextlib.suppress(FileExistsError):
                 partial.touch(exist_ok=False)  # Who can make it may write the film.

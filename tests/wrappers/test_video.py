@@ -1,5 +1,7 @@
 """Video recording."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -51,22 +53,39 @@ def test_an_unfinished_episode_is_written_when_closed(tmp_path):
     for _ in range(3):
         environment.step(0)
     environment.close()
-    with Image.open(tmp_path / "episode_000000.gif") as video:
+    with Image.open(tmp_path / "episode_000000_cut.gif") as video:
         assert video.n_frames == 4
 
 
 def test_after_restoring_the_episode_is_recorded_whole(tmp_path):
-    first = ResumableEnvironment(VideoRecorder(Catch(), tmp_path / "a"), seed=0)
+    first = ResumableEnvironment(VideoRecorder(Catch(), tmp_path), seed=0)
     play(first, 2)
     first.reset()
     first.step(0)
-    second = ResumableEnvironment(VideoRecorder(Catch(), tmp_path / "b"), seed=0)
-    timestep = second.restore(first.save())
+    state = first.save()
+    first.close()
+    second = ResumableEnvironment(VideoRecorder(Catch(), tmp_path), seed=0)
+    timestep = second.restore(state)
     while not timestep.last():
         timestep = second.step(0)
-    assert [path.name for path in (tmp_path / "b").iterdir()] == ["episode_000002.gif"]
-    with Image.open(tmp_path / "b" / "episode_000002.gif") as video:
+    play(second, 1)
+    names = [f"episode_00000{number}.gif" for number in ("0", "1", "2", "2_cut", "3")]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    with Image.open(tmp_path / "episode_000002.gif") as video:
         assert video.n_frames == 10
+
+
+def test_a_film_that_cannot_be_written_takes_no_name(tmp_path, monkeypatch):
+    environment = VideoRecorder(Catch(), tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(Image.Image, "save", functools.partial(refuse, OSError("the disk is full")))
+        with pytest.raises(OSError, match="full"):
+            play(environment, 1)
+    assert not list(tmp_path.iterdir())
+
+
+def refuse(error, *_args, **_kwargs):
+    raise error
 
 
 def test_refusals(tmp_path):
