@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import json
 import subprocess
@@ -18,6 +19,7 @@ from agentkit import adders, checkpoint, core, experiment
 from agentkit.actors import ActorIndex
 from agentkit.agents import Agent, ReplayConfig, Transitions, dqn
 from agentkit.agents.addons import View, with_gail, with_normalization, with_rnd, with_views
+from agentkit.agents.common.agent import no_policy
 from agentkit.core import BatchPlan
 from agentkit.distributed import ProgramError
 from agentkit.envs.catch import Catch
@@ -334,9 +336,12 @@ def test_an_agents_own_update_may_stand_beside_a_learner_and_no_other(name: str)
 def test_an_add_on_keeps_the_boxes_of_the_agent_that_it_is_put_around(box: str) -> None:
     own: Any = {"make_actor": QActor, "make_learner": QLearner}[box]
     agent = dataclasses.replace(dqn.make_agent(dqn.Config(n_step=1)), **{box: own}, make_extras_spec=lambda spec: ())
-    rewarded = with_normalization(agent, observations=False, rewards=True)
-    for changed in (with_rnd(agent), with_gail(agent, "demonstrations.hdf5"), rewarded):
+    rewarded_of = functools.partial(with_normalization, observations=False, rewards=True)
+    for changed in (with_rnd(agent), with_gail(agent, "demonstrations.hdf5"), rewarded_of(agent)):
         assert (getattr(changed, box), changed.make_extras_spec) == (getattr(agent, box), agent.make_extras_spec)
+    if box == "make_actor":  # It acts, and no policy is put around what is none.
+        without = dataclasses.replace(agent, make_policy=no_policy)
+        assert with_rnd(without).make_policy is rewarded_of(without).make_policy is no_policy
     for show in (with_normalization, lambda agent: with_views(agent, {"last": View("observation", -1)})):
         if box == "make_actor":
             with pytest.raises(ConfigError, match="make_actor: an actor of the agent's own sees the environment's"):

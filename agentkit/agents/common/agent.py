@@ -174,6 +174,8 @@ class Agent(Generic[Networks]):
 
     def with_parts(self, **parts: Any) -> Agent[Any]:
         """Returns this agent with other parts, of other networks too; an actor and a learner of its own stay."""
+        if self.make_policy is no_policy:  # There is none to put something around.
+            parts.pop("make_policy", None)
         return dataclasses.replace(self, **parts)
 
     def refuse_own_actor(self, what: str) -> None:
