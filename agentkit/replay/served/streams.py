@@ -99,6 +99,12 @@ class WriterStream:
         for items, group in groups:
             _check_group(items, group)
         self._add_steps(block)
+        base = self._position - len(self._rows)
+        for items, group in groups:
+            first, stop = group["first"], group["stop"]
+            are_told = (base <= first) & (first < stop) & (stop <= self._position)
+            if items.store is not self._store or not are_told.all():
+                raise SpecError(f"Writer {self.name} has items of steps that it has not told.")
         blocks = self._confirmed().blocks
         if self.due <= blocks:
             groups = []  # They are in, and the answer was lost with the stream before.
@@ -161,8 +167,6 @@ class WriterStream:
         """Returns what `insert_block` takes, of the items of a group from the one numbered `begin` on."""
         base = self._position - len(self._rows)
         first, stop, padding = (group[name][begin:] for name in ("first", "stop", "padding"))
-        if items.store is not self._store or (first < base).any() or (stop > self._position).any():
-            raise SpecError(f"Writer {self.name} has items of steps that it has not told.")
         length = items.table.layout.length
         if items.takes_all and length is not None:
             steps = first[:, None] + np.arange(length)
