@@ -262,8 +262,7 @@ def _read(group: Any, name: str, limit: ArrayLimit) -> Nest:
     """Returns an array of a group, or all that is in a group of it."""
     node = group.get(name)  # None for a link to nothing.
     is_group = hasattr(node, "keys")
-    keys = list(node) if is_group else []
-    if not keys and getattr(node, "shape", None) is None:  # Nor has a dataset without a value a shape, nor a datatype.
+    if not is_group and getattr(node, "shape", None) is None:  # A dataset without a value has none, nor has a datatype.
         found = "nothing" if node is None else f"an empty {type(node).__name__.lower()}"
         raise ConfigError(
             f"{group.file.filename}, {group.name.lstrip('/')}: expected an array {name!r}, or a group of arrays, found "
@@ -273,7 +272,8 @@ def _read(group: Any, name: str, limit: ArrayLimit) -> Nest:
         limit.take(node.size * node.dtype.itemsize)
         return node[()]
     limit.take(_GROUP_BYTES)  # Of a file's links: a group may be inside of itself.
-    if all(key.startswith(_INDEX) for key in keys):
+    keys = list(node)
+    if keys and all(key.startswith(_INDEX) for key in keys):
         return tuple(_read(node, f"{_INDEX}{i}", limit) for i in range(len(keys)))
     return {key: _read(node, key, limit) for key in keys}
 

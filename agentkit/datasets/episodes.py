@@ -253,12 +253,12 @@ def find_num_choices(space: ActionSpace | None) -> int | None:
     Raises:
         SpecError: it is no whole number above 0.
     """
-    if space is None or space.get("type") != "Discrete" or "n" not in space:
+    if space is None or space.get("type", "Discrete") != "Discrete" or "n" not in space:
         return None
     count = space["n"]
-    if not isinstance(count, int) or isinstance(count, bool) or not 0 < count <= _MOST_CHOICES:
+    if not isinstance(count, int | np.integer) or isinstance(count, bool) or not 0 < count <= _MOST_CHOICES:
         raise SpecError(f"action_space: expected n to be the number of choices, 1 or more, found {count!r:.80}.")
-    return count
+    return int(count)
 
 
 def add_episode(adder: core.Adder, episode: Episode, extras: Nest = ()) -> None:

@@ -92,7 +92,8 @@ def check_max_episode_steps(value: Any) -> None:
     Raises:
         ConfigError: `value` is none of these.
     """
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or (value < 1 and value != -1)):
+    is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if value is not None and not (is_whole and (value >= 1 or value == -1)):
         raise ConfigError(f"max_episode_steps: expected at least 1, or -1 for no limit, found {value!r}.")
 
 

@@ -91,7 +91,7 @@ def refuses(path: pathlib.Path) -> str | None:
         (link_to_nothing, "episode_1: expected an array 'observations', or a group of arrays, found nothing"),
         (make_null, "episode_1: expected an array 'observations', .* found an empty dataset"),
         (make_datatype, "found an empty datatype"),
-        (make_empty_group, "found an empty group"),
+        (make_empty_group, "expected observations, found an empty dict"),
         (make_gap, "episode_1/observations: expected an array '_index_1', .* found nothing"),
         (make_group_inside_itself, "cannot be read as episodes"),
     ],
@@ -101,7 +101,7 @@ def test_what_is_no_array_is_named(tmp_path: pathlib.Path, kind: Any, message: s
     with h5py.File(path, "r+") as file:
         del file["episode_1/observations"]
         kind(file["episode_1"], "observations")
-    with pytest.raises(ConfigError, match=f"data.hdf5.*{message}"):
+    with pytest.raises((ConfigError, SpecError), match=f"data.hdf5.*{message}"):
         read_episodes(path)
 
 

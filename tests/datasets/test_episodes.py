@@ -393,6 +393,11 @@ def test_an_action_space_without_a_number_of_choices_is_refused_by_its_file(tmp_
         infer_spec(EPISODES, space)
 
 
+def test_the_number_of_choices_may_be_gymnasiums() -> None:
+    for space in ({"type": "Discrete", "n": np.int64(7)}, {"n": 7}):
+        assert infer_spec(EPISODES, space).actions.num_values == 7
+
+
 def test_choices_that_no_action_can_be_are_refused() -> None:
     with pytest.raises(SpecError, match="found action 1,099,511,627,776"):
         infer_spec([EPISODES[0]._replace(actions=np.full(4, 2**40))], None)
