@@ -177,7 +177,6 @@ class _LoopOfMany(_Loop):
             "episode_length": int(self._lengths[i]),
         }
         self._returns[i], self._lengths[i] = 0.0, 0
-        self._raw_returns.begin(np.arange(len(self._lengths)) == i)  # No FIRST follows where an episode was cut.
         for observer in self._observers:
             observer.end_episode(self._environment, record, i)
         if self._log is not None:
@@ -332,7 +331,10 @@ class BatchedEnvironmentLoop(_LoopOfMany):
             too_long = ((self._lengths >= self._max_episode_steps) & (timestep.step_type != LAST)).nonzero()[0]
             self.num_cut += too_long.size
             ended = np.concatenate([ended, too_long])
-        return [self._end_episode(int(i)) for i in ended] if ended.size else None
+        records = [self._end_episode(int(i)) for i in ended] if ended.size else None
+        if ended.size:  # Where an episode was cut no FIRST follows.
+            self._raw_returns.begin(np.isin(np.arange(len(moved)), ended))
+        return records
 
     def save(self) -> dict[str, Any]:
         """Returns the state of loop and environments, as `EnvironmentLoop.save` does."""

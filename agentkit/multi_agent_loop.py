@@ -189,8 +189,8 @@ class MultiAgentLoop:
         if timestep.first() and any(leaf is not None and np.any(leaf) for leaf in tree.flatten(timestep.reward)):
             raise self._broken(
                 agent_id,
-                f"found FIRST with the reward {timestep.reward}, from which nobody would learn; expected None. What "
-                "falls before an agent's first turn belongs to no action of its own",
+                f"found FIRST with the reward {timestep.reward}, from which nobody would learn; expected None. "
+                "Add what falls before an agent's first turn to the reward of its first step",
             )
         if not timestep.last():
             leaves = tree.flatten(timestep.observation) if self._masks[agent_id] else ()

@@ -181,7 +181,7 @@ def _given(environment: Any, seed: int, settings: Mapping[str, Any], shared: boo
     if isinstance(environment, JaxEnvironment):
         return environment  # It keeps nothing.
     if is_instance(environment):
-        return copied(environment, shared)
+        return copied(environment, shared, "; or leave out num_envs and set evaluation_period=0")
     return called(environment, seed, settings, num_envs)
 
 
@@ -222,8 +222,13 @@ def _wrap_resumable(made: Any, seed: int, wrappers: Sequence[Wrapper]) -> Any:
     return made
 
 
-def copied(instance: Any, shared: bool = True) -> Any:
+def copied(instance: Any, shared: bool = True, advice: str = "") -> Any:
     """Returns a copy of an environment, or itself where it cannot be copied and none other is needed.
+
+    Args:
+        instance: the environment.
+        shared: whether the run needs more than one.
+        advice: how it could need one only, for the error.
 
     Raises:
         ConfigError: it cannot be copied, and is `shared`.
@@ -236,7 +241,7 @@ def copied(instance: Any, shared: bool = True) -> Any:
         raise ConfigError(
             f"The environment is an instance of {name_of(instance)} that cannot be copied ({error!s:.100}), and the "
             "run needs more than one: evaluation has its own, and so has each of num_envs. Hand in the class, or a "
-            "function that returns a new one; or leave out num_envs and set evaluation_period=0."
+            f"function that returns a new one{advice}."
         ) from error
 
 
