@@ -39,9 +39,13 @@ class Scripted:
         return contextlib.nullcontext()
 
 
-def evaluated(context, num_steps, num_evaluators=1, first_step=0):
-    """The records of the evaluations that an evaluator played, each with whether the others had stopped by then."""
+def evaluated(context, num_steps, num_evaluators=1, first_step=0, wanted=None):
+    """The records of the evaluations that an evaluator played, each with whether the others had stopped by then.
+
+    `num_steps` are those that it was made with, `wanted` those of a host that came back.
+    """
     records = []
+    context.store.put("num_steps", wanted or num_steps)
     Turns(context, PERIOD, num_steps, num_evaluators, first_step).take(
         lambda steps, should_stop: {"episode_return": float("nan"), "after_the_others": context.should_stop},
         records.append,
@@ -83,3 +87,13 @@ def test_after_the_last_step_only_one_evaluation_follows_of_the_last_parameters(
     (at_the_end,) = (record for records in found for record in records if record["steps"] > 2_000)
     assert at_the_end is found[0][-1] and at_the_end["steps"] == 3_001 and at_the_end["after_the_others"]
     assert [record["steps"] for records in found for record in records if not record["after_the_others"]] == [2_000]
+
+
+def test_a_host_that_came_back_and_wants_more_steps_is_evaluated_until_their_end():
+    with RunStore("a-secret") as store:
+        context = Scripted(store, 0, [2_000, 3_000, 3_500, 4_000, 5_000, 6_000, 6_001])
+        records = evaluated(context, 3_000, first_step=1_000, wanted=6_000)
+        stopped_early = evaluated(Scripted(store, 1, [3_500]), 3_000, first_step=3_000, wanted=6_000)
+    found = [(record["steps"], record["after_the_others"]) for record in records]
+    assert found == [(steps, False) for steps in (2_000, 3_000, 4_000, 5_000)] + [(6_001, True)]
+    assert not stopped_early

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from agentkit.distributed.context import NodeContext
+from agentkit.distributed.run_store_client import RunStoreError
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.config.run_config import RunConfig
@@ -85,7 +86,7 @@ class Turns:
         Args:
             context: the node's.
             period: in steps; 0 for no evaluation.
-            num_steps: of the whole run.
+            num_steps: of the whole run, until a host that came back wants more.
             num_evaluators: evaluators that take turns.
             first_step: from where the run goes on; an evaluator that was here before goes on from its last evaluation.
         """
@@ -129,7 +130,7 @@ class Turns:
 
         while not context.wait(0.2):
             steps = context.totals().get("steps", 0)
-            if steps >= self._num_steps:  # The learner still learns what is left: these are not its last parameters.
+            if self._are_all(steps):  # The learner still learns what is left: these are not its last parameters.
                 refresh()  # Over the wire nobody has them once it has ended.
                 continue
             number = steps // period if period else 0
@@ -138,9 +139,16 @@ class Turns:
                 if number % self._num_evaluators == self._turn:
                     run(steps)
         steps = context.totals().get("steps", 0)
-        if period and steps >= self._num_steps and self._turn == 0:
+        if period and self._turn == 0 and self._are_all(steps):
             with context.busy("the last evaluation", LAST_EVALUATION_SECONDS):
                 run(steps, last=True)
+
+    def _are_all(self, steps: int) -> bool:
+        """Returns whether so many steps are all that the run is to take; asks the run store where it may be so."""
+        if steps >= self._num_steps:
+            with contextlib.suppress(RunStoreError):  # It is away: what is known of it counts.
+                self._num_steps = int(self._context.store.get("num_steps", timeout=1.0))  # A new host may want more.
+        return steps >= self._num_steps
 
     def _keep(self, record: dict[str, float]) -> None:
         """Puts a record into the run store, beside this evaluator's others."""
