@@ -43,3 +43,10 @@ def test_a_closed_terminals_signals_and_one_more_stop_nothing_at_once(monkeypatc
     with StopOnSignal():
         assert not any(map(stops_at_once, (signal.SIGHUP, signal.SIGHUP, signal.SIGTERM)))
         assert stops_at_once(signal.SIGTERM)
+
+
+def test_a_closed_terminals_echo_is_the_one_that_it_may_send(monkeypatch):
+    with StopOnSignal():
+        assert not any(map(stops_at_once, (signal.SIGHUP, signal.SIGTERM)))  # At once, within the real ECHO_SECONDS.
+        monkeypatch.setattr(signals, "ECHO_SECONDS", 0.0)  # As if as much time had passed.
+        assert stops_at_once(signal.SIGTERM)

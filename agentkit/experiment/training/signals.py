@@ -55,6 +55,7 @@ class StopOnSignal:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.signalled and number != _HANG_UP:
             if time.monotonic() - self._heard_at < ECHO_SECONDS:
+                self._hung_up = False  # A closed terminal's own one: the next is somebody's.
                 return
             if not self._hung_up:
                 raise KeyboardInterrupt
