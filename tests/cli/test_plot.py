@@ -263,3 +263,52 @@ def test_folders_of_seeds_and_sweeps_stand_for_their_runs_and_strays_are_left_ou
         find_runs([str(tmp_path / "runs" / "empty")])
     assert main(["plot", str(single), str(tmp_path / "typo")]) == 2  # Nothing is left out that may be a slip.
     assert "typo is not a run folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [{"data": "/data/catch.npz"}, {"data": "/data/deep_sea.npz"}],
+        [{"environment_settings": {"rows": 8}}, {"num_envs": 4}],
+        [{"wrappers": [WRAPPER]}, {}],
+        [{"offline": {"dataset": "/data/catch.npz"}}, {"offline": {"dataset": "/data/deep_sea.npz"}}],
+    ],
+)
+def test_what_differs_by_environment_makes_no_line_of_its_own(tmp_path, records):
+    environments = dict(zip(("agentkit:catch", "agentkit:deep_sea"), records, strict=True))
+    runs = [
+        make_run(tmp_path / f"{i}-{size}", environment=name, record=record, size=size)
+        for i, (name, record) in enumerate(environments.items())
+        for size in (1, 2)
+    ]
+    groups = group_runs([read_run(run) for run in runs])
+    found = {label: [run.environment for run in group] for label, group in groups.items()}
+    assert found == {f"sac size={size}": list(environments) for size in (1, 2)}
+    more = make_run(tmp_path / "more", environment="agentkit:catch", record={"num_envs": 2}, size=1)
+    assert len(group_runs([read_run(run) for run in (*runs, more)])) > 2  # It does differ in one environment.
+
+
+def test_seeds_that_begin_with_seeds_are_one_line_and_those_of_several_beginnings_are_not(tmp_path):
+    def lines(*runs):
+        folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+        made = [
+            make_run(folder / f"{i}", seed, environment=environment, record={"init_from": path}, size=size)
+            for i, (environment, path, seed, size) in enumerate(runs)
+        ]
+        groups = group_runs([read_run(run) for run in made])
+        return {label: len(group) for label, group in groups.items()}
+
+    a, b = "agentkit:catch", "agentkit:deep_sea"
+    tuned = [(a, f"/runs/first-{seed}", seed, 1) for seed in range(3)]
+    scratch = [(a, None, seed, 1) for seed in range(3)]
+    assert lines(*tuned) == {"sac": 3}
+    assert lines(*tuned, *scratch) == {"sac init_from=another run": 3, "sac init_from=None": 3}
+    wider = [(a, f"/runs/wide-{seed}", seed, 2) for seed in range(3)]
+    assert lines(*tuned, *wider) == {"sac size=1": 3, "sac size=2": 3}
+    there = [(b, path, seed, 1) for path in (None, "/runs/there") for seed in range(2)]
+    assert lines(*tuned, *scratch, *there) == {"sac init_from=another run": 5, "sac init_from=None": 5}
+    one, other = (
+        [(a, f"/runs/{name}", seed, 1) for seed in seeds] for name, seeds in (("one", (0, 1)), ("two", (2, 3)))
+    )
+    assert lines(*one, *other) == {"sac init_from=/runs/one": 2, "sac init_from=/runs/two": 2}
+    assert lines(one[0], (a, "/runs/two", 0, 1)) == {"sac init_from=/runs/one": 1, "sac init_from=/runs/two": 1}

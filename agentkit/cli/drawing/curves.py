@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from agentkit.cli.drawing.run_settings import environment_of, setting_text, settings_of
+from agentkit.cli.drawing.run_settings import environment_of, is_around_agent, setting_text, settings_of
 from agentkit.cli.screen import say
 from agentkit.errors import ConfigError
 from agentkit.files import open_to_read
@@ -61,12 +61,14 @@ class RunCurves(NamedTuple):
         settings: what tells its line from others of that environment, see `run_settings.settings_of`.
         curves: by metric, e.g. "evaluation/episode_return"; those that the run has.
         extent: how far it came; None where it has no evaluation.
+        seed: of the run.
     """
 
     environment: str
     settings: Mapping[str, Any]
     curves: Mapping[str, Curve]
     extent: Extent | None = None
+    seed: int | None = None
 
 
 class Band(NamedTuple):
@@ -91,7 +93,7 @@ def read_run(run: str | Path, metrics: Sequence[str] = (EVALUATION, TRAINING), a
     config = opened.config
     curves = {metric: read_curve(opened, metric, axis) for metric in metrics}
     found = {metric: curve for metric, curve in curves.items() if curve is not None}
-    return RunCurves(environment_of(config), settings_of(config), found, _extent(run, opened))
+    return RunCurves(environment_of(config), settings_of(config), found, _extent(run, opened), config.get("seed"))
 
 
 def _extent(run: str | Path, opened: Any) -> Extent | None:
@@ -147,18 +149,52 @@ def group_runs(runs: Sequence[RunCurves]) -> dict[str, list[RunCurves]]:
         by_agent.setdefault(run.settings["agent"], []).append(run)
     labelled: list[tuple[str, list[RunCurves]]] = []
     for agent, found in by_agent.items():
+        told = _told_apart_by(found)
+        of_group = {_key(settings): settings for settings in told}
         groups: dict[str, list[RunCurves]] = {}
-        for run in found:
-            groups.setdefault(_key(run.settings), []).append(run)
+        for run, settings in zip(found, told, strict=True):
+            groups.setdefault(_key(settings), []).append(run)
         environments = [{run.environment for run in group} for group in groups.values()]
         if sum(map(len, environments)) == len(set().union(*environments)):
             labelled.append((agent, found))
             continue
-        names = dict.fromkeys(name for run in found for name in run.settings if name != "agent")
-        differing = [name for name in names if len({_key(run.settings.get(name)) for run in found}) > 1]
-        for group in groups.values():
-            labelled.append((" ".join([agent, *(setting_text(name, group[0].settings) for name in differing)]), group))
+        names = dict.fromkeys(name for settings in told for name in settings if name != "agent")
+        differing = [name for name in names if len({_key(settings.get(name)) for settings in told}) > 1]
+        for key, group in groups.items():
+            labelled.append((" ".join([agent, *(setting_text(name, of_group[key]) for name in differing)]), group))
     return _numbered(labelled)
+
+
+def _told_apart_by(runs: Sequence[RunCurves]) -> list[Mapping[str, Any]]:
+    """Returns the settings of each run of an agent without those that tell no two runs of one environment apart.
+
+    Its data, wrappers or arguments an environment has by its nature: they make no other line of the next one's runs.
+    """
+    found = [run.settings for run in runs]
+    if _begin_as_seeds(runs):
+        found = [one | {"init_from": one["init_from"] and "another run"} for one in map(dict, found)]
+    environments = [run.environment for run in runs]
+
+    def is_of_environment(name: str) -> bool:
+        values = {(where, _key(one.get(name))) for where, one in zip(environments, found, strict=True)}
+        return is_around_agent(name) and len(values) == len(set(environments))
+
+    left_out = {name for name in set().union(*found) if is_of_environment(name)}
+    return [{name: value for name, value in one.items() if name not in left_out} for one in found]
+
+
+def _begin_as_seeds(runs: Sequence[RunCurves]) -> bool:
+    """Returns whether runs that begin with others' training states do so as seeds: all with one, or each with its own.
+
+    That is asked of the runs that are alike in all else.
+    """
+    seeds: dict[str, set[tuple[str, int | None]]] = {}
+    for run in runs:
+        if path := run.settings.get("init_from"):
+            seeds.setdefault(_key([run.environment, {**run.settings, "init_from": None}]), set()).add((path, run.seed))
+    counts = [(len(pairs), *(len(set(each)) for each in zip(*pairs, strict=True))) for pairs in seeds.values()]
+    one_line = all(num_paths == 1 or num_paths == num_seeds == num for num, num_paths, num_seeds in counts)
+    return one_line and len({path for pairs in seeds.values() for path, _ in pairs}) > 1
 
 
 def _key(settings: Any) -> str:

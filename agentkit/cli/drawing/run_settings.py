@@ -18,6 +18,7 @@ _DEFAULTS: Mapping[str, Any] = {
     "policy_of": None,
     "count_steps_by": None,
 }
+_AROUND = {*_DEFAULTS, "policies", "wrappers", "environment_function", "offline"}
 _ADDONS = "agentkit.agents.addons."
 _PLUMBING = "rewards"  # The module of add-ons that others are made with.
 
@@ -46,6 +47,11 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
         settings |= {"offline": True, "data": offline.get("dataset")}
     of_config = agent["agent_config"].items()
     return settings | {f"config.{name}" if name in settings else name: value for name, value in of_config}
+
+
+def is_around_agent(name: str) -> bool:
+    """Returns whether a setting of `settings_of` is none of the agent itself, and may differ by environment."""
+    return name in _AROUND or name.startswith("env_set.")
 
 
 def environment_of(config: Mapping[str, Any]) -> str:
