@@ -58,7 +58,8 @@ def metric_of(evaluations: Sequence[Sequence[dict[str, float]]], metric: str) ->
     length = max(len(records) for records in evaluations)
     means = np.array([np.mean([_return_at(records, k) for records in evaluations]) for k in range(length)])
     if metric == "best":
-        return float(np.max(means, initial=-np.inf, where=np.isfinite(means)))
+        finite = means[np.isfinite(means)]
+        return float(finite.max() if finite.size else means[-1])
     return float(means[-1] if metric == "last" else np.mean(means))
 
 

@@ -235,7 +235,7 @@ def test_a_seed_that_ended_early_keeps_its_last_return_beside_the_others(metric,
 def test_the_best_evaluation_of_a_trial_is_a_number_where_there_is_one():
     curve = [{"episode_return": each} for each in (float("nan"), 3.0, float("nan"))]
     assert metric_of([curve], "best") == 3.0
-    assert not any(np.isfinite(metric_of([one], name)) for one, name in ((curve, "last"), (curve[:1], "best")))
+    assert all(np.isnan(metric_of([one], name)) for one, name in ((curve, "last"), (curve[:1], "best")))
 
 
 @pytest.mark.parametrize(
