@@ -19,7 +19,7 @@ from typing import IO, Any, BinaryIO, cast, final
 
 import numpy as np
 
-from agentkit.errors import ConfigError
+from agentkit.errors import AgentkitError, ConfigError
 
 try:
     import fcntl
@@ -95,6 +95,8 @@ def refusing_unwritable(path: str | os.PathLike[str]) -> Iterator[None]:
     """
     try:
         yield
+    except AgentkitError:  # Its own timeouts are OSErrors, and none of the disk's.
+        raise
     except OSError as error:
         raise ConfigError(
             f"{os.fspath(path)} cannot be written: {error.strerror or error}. Free some space, check the permissions, "

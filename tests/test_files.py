@@ -12,7 +12,7 @@ from agentkit import checkpoint, files
 from agentkit.callbacks import best
 from agentkit.cli import main
 from agentkit.datasets import read_episodes
-from agentkit.errors import CheckpointError, ConfigError
+from agentkit.errors import CheckpointError, ConfigError, VariablesTimeoutError
 from agentkit.experiment import ExperimentConfig
 from agentkit.experiment.policies.policy_file import read_policy
 from agentkit.experiment.runs.config_json import write_config
@@ -197,3 +197,10 @@ def test_a_header_is_not_believed(header, match, tmp_path):
         archive.writestr("x.npy", content.getvalue() + bytes(64))
     with pytest.raises(ValueError, match=match):
         files.read_npz(tmp_path / "a.npz")
+
+
+def test_agentkits_own_timeouts_are_no_refusal_of_the_disk(tmp_path):
+    with pytest.raises(VariablesTimeoutError), files.refusing_unwritable(tmp_path):
+        raise VariablesTimeoutError("Nothing was published.")
+    with pytest.raises(ConfigError, match="cannot be written: No space left"), files.refusing_unwritable(tmp_path):
+        raise OSError(28, "No space left")

@@ -1,6 +1,7 @@
 """Every format acts as the policy does, in the environment's own bounds and dtypes, for a batch of any size."""
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -294,12 +295,17 @@ def test_a_refused_export_leaves_what_was_there(format, tmp_path, monkeypatch):
         path.write_text("an earlier one")
     before, policy = contents(tmp_path), POLICIES["td3"]()
     monkeypatch.setattr(formats, "_compare_with", lambda *_: None)  # What it costs is paid by other tests.
-    for error in (DifferentActionsError("other"), KeyboardInterrupt(), OSError(28, "No space left")):
+    for error in (DifferentActionsError("other"), KeyboardInterrupt(), OSError("a library's own")):
         monkeypatch.setattr(formats, "compare", raising(error))
-        with pytest.raises(ConfigError if isinstance(error, OSError) else type(error)):
+        with pytest.raises(type(error)):
             policy.export(file, format)
         assert contents(tmp_path) == before
     monkeypatch.setattr(formats, "compare", lambda *_: None)
+    with monkeypatch.context() as full:
+        full.setattr(os, "replace", raising(OSError(28, "No space left")))
+        with pytest.raises(ConfigError, match="cannot be written: No space left"):
+            policy.export(file, format)
+    assert contents(tmp_path) == before
     files = policy.export(file, format)
     assert all(path.read_bytes() != b"an earlier one" for path in files) and contents(tmp_path).keys() == before.keys()
 
@@ -309,6 +315,19 @@ def raising(error):
         raise error
 
     return fail
+
+
+def test_only_what_the_disk_refuses_is_called_unwritable(tmp_path, monkeypatch):
+    """A library that cannot be loaded, or a file that is not read back, is no fault of the place's."""
+    policy = POLICIES["td3"]()
+    for name in ("acting_of", "_load_format", "_compare_file"):
+        with monkeypatch.context() as broken, pytest.raises(OSError, match="no such library"):
+            broken.setattr(formats, name, raising(OSError("no such library")))
+            policy.export(tmp_path / "policy.npz", "policy" if name == "_compare_file" else "numpy")
+    with monkeypatch.context() as full, pytest.raises(ConfigError, match="cannot be written: No space left"):
+        full.setattr(type(policy), "save", raising(OSError(28, "No space left")))
+        policy.export(tmp_path / "policy.npz")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_policy_file_that_differs_leaves_the_earlier_one(tmp_path, monkeypatch):

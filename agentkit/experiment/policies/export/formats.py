@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import pathlib
 import tempfile
@@ -56,10 +58,14 @@ def export(policy: Exportable, path: str | pathlib.Path, format: str | None = No
         raise ConfigError(f"{str(path.parent)!r} is no folder. Make it, or name another file.")
     if format == "savedmodel" and path.exists():
         raise ConfigError(f"{str(path)!r} exists already. Name a new folder for the SavedModel.")
-    # Beside its place, so that it gets there in one step, once it has been compared.
-    with refusing_unwritable(path), tempfile.TemporaryDirectory(prefix=".export-", dir=path.parent) as folder:
-        written = _write_and_compare(policy, pathlib.Path(folder) / path.name, format)
-        return _put(written, path.parent)
+    write, compare_written = _of_policy_file(policy) if format == "policy" else _of_format(policy, format)
+    with contextlib.ExitStack() as stack:
+        with refusing_unwritable(path):  # Beside its place, so that it gets there in one step, once it is compared.
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".export-", dir=path.parent))
+            written = write(pathlib.Path(folder) / path.name)
+        compare_written(written[0])
+        with refusing_unwritable(path):
+            return _put(written, path.parent)
 
 
 def check_format(path: str | pathlib.Path | None, format: str | None) -> str:
@@ -89,17 +95,27 @@ def input_names(policy: Exportable) -> list[str]:
     return list(named("observation", policy.observation_spec))
 
 
-def _write_and_compare(policy: Exportable, path: pathlib.Path, format: str) -> list[pathlib.Path]:
-    """Writes it, reads it back and compares; returns the files."""
-    if format == "policy":
+_Functions = tuple[Callable[[pathlib.Path], list[pathlib.Path]], Callable[[pathlib.Path], None]]
+"""What writes a policy to a path, and returns its files; and what reads the first of them back and compares."""
+
+
+def _of_policy_file(policy: Exportable) -> _Functions:
+    def write(path: pathlib.Path) -> list[pathlib.Path]:
         policy.save(path)
-        _compare_file(policy, path)
         return [path]
+
+    return write, functools.partial(_compare_file, policy)
+
+
+def _of_format(policy: Exportable, format: str) -> _Functions:
+    write, read = _load_format(format)
     acting = acting_of(policy)
-    written, read = _write(policy, path, format, acting)
-    compare(acting, read)
-    _compare_with(policy, acting)
-    return written
+
+    def compare_written(path: pathlib.Path) -> None:
+        compare(acting, read(path, acting))
+        _compare_with(policy, acting)
+
+    return lambda path: write(path, policy, acting), compare_written
 
 
 def _put(files: list[pathlib.Path], folder: pathlib.Path) -> list[pathlib.Path]:
@@ -113,25 +129,24 @@ def _put(files: list[pathlib.Path], folder: pathlib.Path) -> list[pathlib.Path]:
     return places
 
 
-def _write(
-    policy: Exportable, path: pathlib.Path, format: str, acting: Acting
-) -> tuple[list[pathlib.Path], Callable[[Arrays], Arrays]]:
-    """Writes it; returns the files, and what they do."""
+def _load_format(format: str) -> tuple[Callable[..., list[pathlib.Path]], Callable[..., Callable[[Arrays], Arrays]]]:
+    """Loads a format's library; returns what writes path, policy and acting, and what reads path and acting back."""
     if format == "numpy":
         from agentkit.experiment.policies.export.numpy_file import read_numpy, write_numpy
 
-        return write_numpy(path, policy, acting), read_numpy(path)
+        return write_numpy, lambda path, _: read_numpy(path)
     if format == "stablehlo":
         from agentkit.experiment.policies.export.stablehlo import read_stablehlo, write_stablehlo
 
-        return write_stablehlo(path, acting), read_stablehlo(path)
+        return lambda path, _, acting: write_stablehlo(path, acting), lambda path, _: read_stablehlo(path)
     if format == "onnx":
         from agentkit.experiment.policies.export.onnx_file import read_onnx, write_onnx
 
-        return write_onnx(path, acting), read_onnx(path)
-    from agentkit.experiment.policies.export.savedmodel import read_savedmodel, write_savedmodel
+        return lambda path, _, acting: write_onnx(path, acting), lambda path, _: read_onnx(path)
+    from agentkit.experiment.policies.export.savedmodel import load_tensorflow, read_savedmodel, write_savedmodel
 
-    return write_savedmodel(path, acting), read_savedmodel(path, acting)
+    load_tensorflow()
+    return lambda path, _, acting: write_savedmodel(path, acting), read_savedmodel
 
 
 def compare(acting: Acting, read: Callable[[Arrays], Arrays]) -> None:

@@ -19,7 +19,7 @@ def write_savedmodel(path: pathlib.Path, acting: Acting) -> list[pathlib.Path]:
     Raises:
         MissingExtraError: there is no TensorFlow.
     """
-    tf = _tensorflow()
+    tf = load_tensorflow()
     leaves = {**acting.observations, **acting.state}
     arguments = {
         _plain(name): tf.TensorSpec((None, *leaf.shape), tf.as_dtype(leaf.dtype), name=_plain(name))
@@ -71,7 +71,7 @@ def _plain(name: str) -> str:
 
 def read_savedmodel(path: pathlib.Path, acting: Acting) -> Callable[[Arrays], Arrays]:
     """Returns what the folder does, as a function of named arrays ``[B, ...]``."""
-    tf = _tensorflow()
+    tf = load_tensorflow()
     module = tf.saved_model.load(str(path))
     serve = module.signatures["serving_default"]
 
@@ -83,7 +83,12 @@ def read_savedmodel(path: pathlib.Path, acting: Acting) -> Callable[[Arrays], Ar
     return step
 
 
-def _tensorflow() -> Any:
+def load_tensorflow() -> Any:
+    """Returns TensorFlow.
+
+    Raises:
+        MissingExtraError: there is none.
+    """
     try:
         from agentkit.replay.reverb.library import tensorflow
     except MissingExtraError as error:
