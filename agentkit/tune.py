@@ -127,7 +127,7 @@ def _train(experiment: ExperimentConfig) -> None:
 
 
 def _report(tune: Any, record: dict[str, float], directory: pathlib.Path) -> None:
-    with tempfile.TemporaryDirectory() as copy:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as copy:
         saved = _copy_run(directory, pathlib.Path(copy))
         tune.report(record, checkpoint=tune.Checkpoint.from_directory(copy) if saved else None)
 

@@ -63,7 +63,7 @@ def push(
     loaded = load(run, policy=policy, imports=imports)
     steps = None if loaded.origin is None else loaded.origin.counts[0]
     returns = returns_of(run, num_episodes, imports, policy, steps)
-    with tempfile.TemporaryDirectory(prefix="agentkit-push-") as name:
+    with tempfile.TemporaryDirectory(prefix="agentkit-push-", ignore_cleanup_errors=True) as name:
         folder = pathlib.Path(name)
         loaded.export(folder / POLICY_FILE)
         # Who loads it from the hub names the repository, not the file.

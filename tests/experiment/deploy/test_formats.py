@@ -1,5 +1,6 @@
 """Every format acts as the policy does, in the environment's own bounds and dtypes, for a batch of any size."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -328,6 +329,18 @@ def test_only_what_the_disk_refuses_is_called_unwritable(tmp_path, monkeypatch):
         full.setattr(type(policy), "save", raising(OSError(28, "No space left")))
         policy.export(tmp_path / "policy.npz")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("differs", [False, True])
+def test_a_temporary_folder_that_stays_is_not_the_outcome(tmp_path, monkeypatch, differs):
+    """As where a network's file system keeps a file that is still open."""
+    policy = POLICIES["td3"]()
+    if differs:
+        monkeypatch.setattr(formats, "_compare_file", raising(DifferentActionsError("other")))
+    with pytest.raises(DifferentActionsError) if differs else contextlib.nullcontext(), monkeypatch.context() as busy:
+        busy.setattr(os, "rmdir", lambda *_, **__: raising(OSError(39, "Directory not empty"))())
+        policy.export(tmp_path / "policy.npz")
+    assert (tmp_path / "policy.npz").is_file() is not differs
 
 
 def test_a_policy_file_that_differs_leaves_the_earlier_one(tmp_path, monkeypatch):

@@ -61,7 +61,9 @@ def export(policy: Exportable, path: str | pathlib.Path, format: str | None = No
     write, compare_written = _of_policy_file(policy) if format == "policy" else _of_format(policy, format)
     with contextlib.ExitStack() as stack:
         with refusing_unwritable(path):  # Beside its place, so that it gets there in one step, once it is compared.
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".export-", dir=path.parent))
+            folder = stack.enter_context(
+                tempfile.TemporaryDirectory(prefix=".export-", dir=path.parent, ignore_cleanup_errors=True)
+            )
             written = write(pathlib.Path(folder) / path.name)
         compare_written(written[0])
         with refusing_unwritable(path):
