@@ -1,13 +1,17 @@
+import importlib.util
 import json
 import os
 
 import pytest
 
+from agentkit.agents import dqn
 from agentkit.cli import main
 from agentkit.cli.training.node import find_meeting
 from agentkit.cli.words.parser import parse
 from agentkit.distributed import RunStore
 from agentkit.errors import ConfigError
+from agentkit.experiment import ExperimentConfig
+from agentkit.experiment.runs.config_json import write_config
 
 pytestmark = pytest.mark.both_stacks
 
@@ -144,7 +148,18 @@ def test_options_of_a_new_run_are_refused_of_one_that_goes_on(given, tmp_path, c
     assert main(["node", "replay", "--run", str(tmp_path), "--steps", "60", "--workers", "2", *words]) == 2
     error = capsys.readouterr().err
     assert f"--run {tmp_path} without AGENT goes on with the run's own settings; leave out {words[0]}. " in error
+    assert "Of a new run's options only --steps" in error  # The node's own, as --listen, may be given.
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+
+
+def test_a_run_that_goes_on_is_asked_for_its_replays_package(tmp_path, monkeypatch, capsys):
+    experiment = ExperimentConfig(dqn.make_agent(), "agentkit:catch", 60, replay="reverb", run_directory=tmp_path)
+    write_config(experiment, tmp_path)
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "reverb" else find_spec(name))
+    assert main(["node", "replay", "--run", str(tmp_path)]) == 2
+    output = capsys.readouterr()
+    assert "agentkit-rl[reverb]" in output.err and "Run folder" not in output.out
 
 
 def test_a_device_that_is_not_there_is_refused(tmp_path, monkeypatch, capsys):

@@ -221,8 +221,8 @@ def changes_of_existing(arguments: argparse.Namespace, option: str) -> dict[str,
     refuse_given(
         arguments,
         _OF_A_NEW_RUN,
-        "Of these only --steps, the new total, --devices, --workers, --on-nan, --step-timeout, --keep-best, "
-        "--best-score, --keep-checkpoints, --stop-at-return and --import may be given.",
+        "Of a new run's options only --steps, the new total, --devices, --workers, --on-nan, --step-timeout, "
+        "--keep-best, --best-score, --keep-checkpoints, --stop-at-return and --import may be given.",
         option,
     )
     changes = {name: getattr(arguments, name, None) for name in _CHANGEABLE}

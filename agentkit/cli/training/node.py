@@ -158,7 +158,7 @@ def _plan(arguments: argparse.Namespace) -> Any:
     """Returns the experiment to host, with its run folder; a run in it already goes on."""
     if arguments.run is None:
         plan = new_experiment(arguments, "node replay", **chosen_replay(arguments))
-        check_installed(replay=arguments.replay)
+        check_installed(replay=plan.replay)
         return in_new_folder(plan, arguments)[0]
     if arguments.out is not None:
         raise ConfigError("--run is the run folder itself and --out the folder of a new one; give one of them.")
@@ -171,6 +171,6 @@ def _plan(arguments: argparse.Namespace) -> Any:
     else:
         # A scheduler starts the very same command again: the checkpoint refuses other settings than its own.
         plan = new_experiment(arguments, "node replay", **chosen_replay(arguments))
-    check_installed(replay=arguments.replay)
+    check_installed(replay=plan.replay)
     print(f"Run folder: {arguments.run}", flush=True)
     return dataclasses.replace(plan, run_directory=arguments.run)
