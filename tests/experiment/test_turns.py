@@ -5,7 +5,7 @@ import contextlib
 import pytest
 
 from agentkit.agents import dqn
-from agentkit.distributed import Program, RunStore
+from agentkit.distributed import Program, RunStore, RunStoreClient
 from agentkit.experiment import ExperimentConfig
 from agentkit.experiment.launching import run
 from agentkit.experiment.launching.nodes.evaluator import Turns
@@ -39,7 +39,7 @@ class Scripted:
         return contextlib.nullcontext()
 
 
-def evaluated(context, num_steps, num_evaluators=1, first_step=0, wanted=None):
+def evaluated(context, num_steps, num_evaluators=1, first_step=0, wanted=None, refresh=lambda: None):
     """The records of the evaluations that an evaluator played, each with whether the others had stopped by then.
 
     `num_steps` are those that it was made with, `wanted` those of a host that came back.
@@ -49,7 +49,7 @@ def evaluated(context, num_steps, num_evaluators=1, first_step=0, wanted=None):
     Turns(context, PERIOD, num_steps, num_evaluators, first_step).take(
         lambda steps, should_stop: {"episode_return": float("nan"), "after_the_others": context.should_stop},
         records.append,
-        refresh=lambda: None,
+        refresh=refresh,
     )
     return records
 
@@ -80,7 +80,7 @@ def test_an_evaluator_that_is_started_again_plays_what_is_due_and_nothing_twice(
 
 @pytest.mark.parametrize("num_evaluators", [1, 2])
 def test_after_the_last_step_only_one_evaluation_follows_of_the_last_parameters(num_evaluators):
-    """The learner goes on for a while with what is left, until it is told to stop; the evaluators are told after it."""
+    """A supervised learner goes on for a while with what is left; the evaluators are told to stop after it."""
     with RunStore("a-secret") as store:
         contexts = [Scripted(store, i, [1_900, 2_000, 2_900, 3_000, 3_001, 3_001]) for i in range(num_evaluators)]
         found = [evaluated(context, 3_000, num_evaluators, first_step=1_000) for context in contexts]
@@ -97,3 +97,19 @@ def test_a_host_that_came_back_and_wants_more_steps_is_evaluated_until_their_end
     found = [(record["steps"], record["after_the_others"]) for record in records]
     assert found == [(steps, False) for steps in (2_000, 3_000, 4_000, 5_000)] + [(6_001, True)]
     assert not stopped_early
+
+
+def test_the_last_evaluation_waits_for_a_learner_that_joined_by_itself_and_is_told_when_all_are():
+    with (
+        RunStore("a-secret") as store,
+        contextlib.closing(RunStoreClient(store.address, "a-secret", node="learner-0", life="its-own")) as learner,
+    ):
+        learner.claim("learner-0", "its-own")
+        left = []
+
+        def refresh():  # The learner leaves in the middle of the second wait; the first refresh is before the stop.
+            left.append(len(left) >= 2)
+            learner.heartbeat({}, {}, 0.0, leaving=left[-1])
+
+        evaluate = evaluated(Scripted(store, 0, [3_000]), 3_000, first_step=3_000, refresh=refresh)
+        assert left == [False, False, True] and len(evaluate) == 1

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from agentkit.distributed.context import NodeContext
+from agentkit.distributed.context import LOST_SECONDS, NodeContext
 from agentkit.distributed.run_store_client import RunStoreError
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.config.run_config import RunConfig
 from agentkit.experiment.evaluation.evaluate import Evaluator
+from agentkit.experiment.launching.nodes.learner import DRAIN_SECONDS
 from agentkit.experiment.launching.sharing.callbacks import keep_states, node_hooks
 from agentkit.experiment.launching.sharing.common import count_dropped, find_spec, newest_step, resume_step, watch_steps
 from agentkit.experiment.launching.sharing.transports import make_source
@@ -26,6 +28,9 @@ NUM_KEPT = 20
 
 LAST_EVALUATION_SECONDS = 300.0
 """How long the evaluation may take that follows the last step, when the others have stopped."""
+
+LEARNER_SECONDS = DRAIN_SECONDS + 30.0
+"""How long the last evaluation waits for a learner that was told to stop at the same time, to learn and to save."""
 
 
 def evaluator_node(
@@ -140,8 +145,26 @@ class Turns:
                     run(steps)
         steps = context.totals().get("steps", 0)
         if period and self._turn == 0 and self._are_all(steps):
-            with context.busy("the last evaluation", LAST_EVALUATION_SECONDS):
+            with context.busy("the last evaluation", LEARNER_SECONDS + LAST_EVALUATION_SECONDS):
+                self._wait_for_learners(refresh)
                 run(steps, last=True)
+
+    def _wait_for_learners(self, refresh: Callable[[], None]) -> None:
+        """Waits until the learners have left: those that joined by themselves are told to stop when all others are."""
+        deadline = time.monotonic() + LEARNER_SECONDS
+        while time.monotonic() < deadline and self._learners_learn():
+            self._context.heartbeat(evaluations=self._num_done)
+            refresh()
+            time.sleep(0.1)
+
+    def _learners_learn(self) -> bool:
+        with contextlib.suppress(RunStoreError):  # It is away, and with it all that could be waited for.
+            nodes = self._context.store.status()["nodes"].values()
+            learners = [node for node in nodes if node["role"] == "learner" and not node["supervised"]]
+            return any(
+                node["state"] != "done" and (node["beat_age_seconds"] or 0.0) < LOST_SECONDS for node in learners
+            )
+        return False
 
     def _are_all(self, steps: int) -> bool:
         """Returns whether so many steps are all that the run is to take; asks the run store where it may be so."""
