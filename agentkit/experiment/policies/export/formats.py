@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import pathlib
 import tempfile
@@ -58,14 +57,19 @@ def export(policy: Exportable, path: str | pathlib.Path, format: str | None = No
         raise ConfigError(f"{str(path.parent)!r} is no folder. Make it, or name another file.")
     if format == "savedmodel" and path.exists():
         raise ConfigError(f"{str(path)!r} exists already. Name a new folder for the SavedModel.")
-    write, compare_written = _of_policy_file(policy) if format == "policy" else _of_format(policy, format)
+    write, read = _load_format(format)
+    acting = None if format == "policy" else acting_of(policy)
     with contextlib.ExitStack() as stack:
         with refusing_unwritable(path):  # Beside its place, so that it gets there in one step, once it is compared.
             folder = stack.enter_context(
                 tempfile.TemporaryDirectory(prefix=".export-", dir=path.parent, ignore_cleanup_errors=True)
             )
-            written = write(pathlib.Path(folder) / path.name)
-        compare_written(written[0])
+            written = write(pathlib.Path(folder) / path.name, policy, acting)
+        if acting is None:
+            _compare_file(policy, written[0])
+        else:
+            compare(acting, read(written[0], acting))
+            _compare_with(policy, acting)
         with refusing_unwritable(path):
             return _put(written, path.parent)
 
@@ -97,29 +101,6 @@ def input_names(policy: Exportable) -> list[str]:
     return list(named("observation", policy.observation_spec))
 
 
-_Functions = tuple[Callable[[pathlib.Path], list[pathlib.Path]], Callable[[pathlib.Path], None]]
-"""What writes a policy to a path, and returns its files; and what reads the first of them back and compares."""
-
-
-def _of_policy_file(policy: Exportable) -> _Functions:
-    def write(path: pathlib.Path) -> list[pathlib.Path]:
-        policy.save(path)
-        return [path]
-
-    return write, functools.partial(_compare_file, policy)
-
-
-def _of_format(policy: Exportable, format: str) -> _Functions:
-    write, read = _load_format(format)
-    acting = acting_of(policy)
-
-    def compare_written(path: pathlib.Path) -> None:
-        compare(acting, read(path, acting))
-        _compare_with(policy, acting)
-
-    return lambda path: write(path, policy, acting), compare_written
-
-
 def _put(files: list[pathlib.Path], folder: pathlib.Path) -> list[pathlib.Path]:
     """Moves files into a folder, in the place of those of their names; returns where they are."""
     places = [folder / file.name for file in files]
@@ -131,8 +112,10 @@ def _put(files: list[pathlib.Path], folder: pathlib.Path) -> list[pathlib.Path]:
     return places
 
 
-def _load_format(format: str) -> tuple[Callable[..., list[pathlib.Path]], Callable[..., Callable[[Arrays], Arrays]]]:
+def _load_format(format: str) -> tuple[Callable[..., list[pathlib.Path]], Callable[..., Any]]:
     """Loads a format's library; returns what writes path, policy and acting, and what reads path and acting back."""
+    if format == "policy":
+        return _write_policy_file, read_policy
     if format == "numpy":
         from agentkit.experiment.policies.export.numpy_file import read_numpy, write_numpy
 
@@ -149,6 +132,11 @@ def _load_format(format: str) -> tuple[Callable[..., list[pathlib.Path]], Callab
 
     load_tensorflow()
     return lambda path, _, acting: write_savedmodel(path, acting), read_savedmodel
+
+
+def _write_policy_file(path: pathlib.Path, policy: Exportable, _: None) -> list[pathlib.Path]:
+    policy.save(path)
+    return [path]
 
 
 def compare(acting: Acting, read: Callable[[Arrays], Arrays]) -> None:
