@@ -27,18 +27,23 @@ from agentkit.errors import ConfigError, unknown_name
 from agentkit.importing import import_callable
 
 
-def find(name: str) -> Any:
+def find(name: str, of_several_agents: bool = False) -> Any:
     """Returns what an environment's name stands for: a class or function for ``MODULE:NAME``, else the name itself.
 
     The module is imported: ask only for names that the user gave, never on the word of a run folder.
+
+    Args:
+        name: which.
+        of_several_agents: whether what ``MODULE:NAME`` stands for may be of several agents.
 
     Raises:
         ConfigError: the module cannot be imported, or has nothing there that can be called.
         UnknownNameError: the module has no such name; proposes the nearest one.
     """
     module, colon, path = name.partition(":")
-    for each in (name, f"{module.partition('.')[0]}:{path}"):  # A module of theirs has none of one agent either.
-        prefixes.refuse_several_agents(each)
+    prefixes.refuse_several_agents(name)
+    if not of_several_agents:  # In the packages' modules there is none of one agent either.
+        prefixes.refuse_several_agents(f"{module.partition('.')[0]}:{path}")
     if not colon or not path or module in prefixes.prefixes() or not _is_module(module):
         return name
     return import_callable(name, "environment", "class or function")

@@ -158,7 +158,7 @@ def find_several(arguments: argparse.Namespace) -> Any:
     """Returns the environment of ``--env``: a name of one of several agents, or what ``MODULE:NAME`` stands for."""
     from agentkit.envs.prefixes import has_several_agents
 
-    return arguments.env if has_several_agents(arguments.env) else find_environment(arguments)
+    return arguments.env if has_several_agents(arguments.env) else find_environment(arguments, of_several_agents=True)
 
 
 def refuse_of_one_agent(arguments: argparse.Namespace) -> None:

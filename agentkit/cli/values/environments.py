@@ -37,10 +37,14 @@ def _look_in_working_directory() -> None:
         sys.path.append(os.getcwd())  # Last: nothing in it hides an installed package.
 
 
-def find_environment(arguments: argparse.Namespace) -> Any:
+def find_environment(arguments: argparse.Namespace, of_several_agents: bool = False) -> Any:
     """Returns the environment of ``--env``: a name, or for ``MODULE:NAME`` the class or function that is there.
 
     Its package is added to the packages of ``--import``, which the next command has to name.
+
+    Args:
+        arguments: what `parser.parse` made of them.
+        of_several_agents: see `given.find`.
 
     Raises:
         ConfigError: the module cannot be imported, or has nothing there that can be called.
@@ -50,7 +54,7 @@ def find_environment(arguments: argparse.Namespace) -> Any:
 
     if ":" in arguments.env and arguments.env.partition(":")[0] not in prefixes.prefixes():
         _look_in_working_directory()
-    found = given.find(arguments.env)
+    found = given.find(arguments.env, of_several_agents)
     if not isinstance(found, str):
         package = getattr(found, "__module__", arguments.env).partition(":")[0].partition(".")[0]
         arguments.imports = [*dict.fromkeys([*(arguments.imports or ()), package])]
