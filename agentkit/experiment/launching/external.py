@@ -20,7 +20,7 @@ from typing import Any
 from agentkit import ports
 from agentkit.distributed import Handle, NodeContext, NodeTakenError, RunStore, RunStoreClient
 from agentkit.distributed.address_file import write_address_file, write_secret
-from agentkit.distributed.context import LOST_SECONDS, NodeId
+from agentkit.distributed.context import NodeId
 from agentkit.distributed.program import Node
 from agentkit.distributed.worker import RunAddress, run_node
 from agentkit.errors import ConfigError, unknown_name
@@ -33,7 +33,7 @@ from agentkit.experiment.launching.nodes.replay import backend_of, replay_node
 from agentkit.experiment.launching.program import program_name
 from agentkit.experiment.launching.run import prepare_launch, run_store_values
 from agentkit.experiment.launching.sharing.callbacks import stopped_by
-from agentkit.experiment.launching.sharing.common import STATUS_SECONDS
+from agentkit.experiment.launching.sharing.common import STATUS_SECONDS, is_here
 from agentkit.experiment.launching.sharing.transports import forget_parameters
 from agentkit.experiment.runs.config_json import experiment_from_record
 from agentkit.experiment.runs.lock import run_lock
@@ -184,7 +184,7 @@ def _process_commands(store: RunStore, asked: threading.Event, stop: threading.E
         calls = [call for key, call in status["values"].items() if key.startswith("busy/")]
         announced = max([announced, *(float(call["seconds"]) for call in calls)])  # Of a large replay, say.
         others = [node for name, node in status["nodes"].items() if name != "replay-0"]
-        if not any(node["state"] != "done" and (node["beat_age_seconds"] or 0.0) < LOST_SECONDS for node in others):
+        if not any(map(is_here, others)):
             break
         time.sleep(0.1)
     stop.set()

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from agentkit.distributed.context import LOST_SECONDS, NodeContext
+from agentkit.distributed.context import NodeContext
 from agentkit.distributed.run_store_client import RunStoreError
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.config.experiment_config import ExperimentConfig
@@ -16,7 +16,14 @@ from agentkit.experiment.config.run_config import RunConfig
 from agentkit.experiment.evaluation.evaluate import Evaluator
 from agentkit.experiment.launching.nodes.learner import DRAIN_SECONDS
 from agentkit.experiment.launching.sharing.callbacks import keep_states, node_hooks
-from agentkit.experiment.launching.sharing.common import count_dropped, find_spec, newest_step, resume_step, watch_steps
+from agentkit.experiment.launching.sharing.common import (
+    count_dropped,
+    find_spec,
+    is_here,
+    newest_step,
+    resume_step,
+    watch_steps,
+)
 from agentkit.experiment.launching.sharing.transports import make_source
 from agentkit.experiment.runs.logs import make_logger
 from agentkit.loggers import Logger
@@ -160,10 +167,7 @@ class Turns:
     def _learners_learn(self) -> bool:
         with contextlib.suppress(RunStoreError):  # It is away, and with it all that could be waited for.
             nodes = self._context.store.status()["nodes"].values()
-            learners = [node for node in nodes if node["role"] == "learner" and not node["supervised"]]
-            return any(
-                node["state"] != "done" and (node["beat_age_seconds"] or 0.0) < LOST_SECONDS for node in learners
-            )
+            return any(node["role"] == "learner" and not node["supervised"] and is_here(node) for node in nodes)
         return False
 
     def _are_all(self, steps: int) -> bool:

@@ -7,10 +7,11 @@ import hashlib
 import pathlib
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from agentkit import checkpoint
-from agentkit.distributed.context import NodeContext
+from agentkit.distributed.context import LOST_SECONDS, NodeContext
 from agentkit.distributed.run_store_client import RunStoreError
 from agentkit.distributed.worker import report_error
 from agentkit.errors import ConfigError
@@ -133,6 +134,11 @@ def resume_step(context: NodeContext) -> int:
     values = context.store.status()["values"]
     was_here = any(f"{kind}/{context.name}" in values for kind in ("endpoint", "left"))
     return _ALL_STEPS if was_here else newest_step(context.run_directory)
+
+
+def is_here(node: Mapping[str, Any]) -> bool:
+    """Returns whether a node of the run store's status has neither ended nor been silent for `LOST_SECONDS`."""
+    return node["state"] != "done" and (node["beat_age_seconds"] or 0.0) < LOST_SECONDS
 
 
 def count_dropped(context: NodeContext) -> Callable[[int], None]:
