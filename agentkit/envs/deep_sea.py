@@ -8,8 +8,8 @@ import numpy as np
 
 from agentkit import specs
 from agentkit.envs.base import Environment, check_size, checked_action
-from agentkit.errors import ConfigError
 from agentkit.types import Nest
+from agentkit.wrappers.base import check_count
 
 
 @final
@@ -30,8 +30,7 @@ class DeepSea(Environment):
 
     def __init__(self, size: int = 8, randomize_actions: bool = False, mapping_seed: int = 0, seed: int = 0):
         check_size("size", size)
-        if isinstance(mapping_seed, bool) or not isinstance(mapping_seed, int | np.integer) or mapping_seed < 0:
-            raise ConfigError(f"mapping_seed: expected a whole number of at least 0, found {mapping_seed!r}.")
+        check_count("mapping_seed", mapping_seed, least=0)
         super().__init__(seed)
         self._size = size
         self._row = self._column = 0

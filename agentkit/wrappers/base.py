@@ -178,14 +178,14 @@ class EnvironmentWrapper(Around, dm_env.Environment):
             )
 
 
-def check_count(name: str, value: Any) -> None:
-    """Refuses what is no whole number of at least 1.
+def check_count(name: str, value: Any, least: int = 1) -> None:
+    """Refuses what is no whole number of at least `least`.
 
     Raises:
         ConfigError: `value` is not.
     """
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ConfigError(f"{name}: expected a whole number of at least 1, found {value!r}.")
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise ConfigError(f"{name}: expected a whole number of at least {least}, found {value!r}.")
 
 
 def without_training_only(wrappers: Sequence[Callable[..., Any]]) -> list[Callable[..., Any]]:
