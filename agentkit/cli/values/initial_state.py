@@ -11,7 +11,6 @@ from typing import Any
 
 from agentkit.cli.screen import say
 from agentkit.cli.values.runs import check_is_run
-from agentkit.counting import parse_whole
 from agentkit.errors import ConfigError
 
 
@@ -28,10 +27,9 @@ def parse_initial_state(arguments: argparse.Namespace) -> dict[str, Any]:
     check_is_run(arguments.init_from)
     which: str | int = "newest" if arguments.init_checkpoint is None else arguments.init_checkpoint
     if which not in ("newest", "best"):
-        try:
-            which = parse_whole(str(which))
-        except ValueError as error:
-            raise ConfigError(f"--init-checkpoint: expected newest, best or a step, found {which!r}.") from error
+        from agentkit.experiment.policies.restore_policy import parse_step
+
+        which = parse_step(which, "--init-checkpoint")
     return {"init_from": arguments.init_from, "init_checkpoint": which}
 
 

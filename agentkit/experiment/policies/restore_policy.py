@@ -185,8 +185,12 @@ def find_checkpoint(run_directory: str | pathlib.Path, which: str | int) -> Chec
     return every[0]
 
 
-def parse_step(which: str | int) -> int:
+def parse_step(which: str | int, what: str = "checkpoint") -> int:
     """Returns the step that says which checkpoint is meant, a number or a word such as 100k.
+
+    Args:
+        which: the number or word.
+        what: names it in the error.
 
     Raises:
         ConfigError: it is none.
@@ -194,7 +198,7 @@ def parse_step(which: str | int) -> int:
     with contextlib.suppress(ValueError):
         if (step := parse_whole(str(which))) >= 0:
             return step
-    raise ConfigError(f"checkpoint: expected 'newest', 'best' or a step, found {which!r}.")
+    raise ConfigError(f"{what}: expected 'newest', 'best' or a step, found {which!r}.")
 
 
 def read_params(update: Update, arrays: Mapping[str, np.ndarray], label: str) -> Nest:
