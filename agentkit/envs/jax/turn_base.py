@@ -19,8 +19,7 @@ class JaxTurnEnvironment(JaxMultiAgentEnvironment):
     agent sees now. Whoever steps it adds up what an agent is given between two of its turns, as
     `core.MultiAgentEnvironment` has it.
 
-    An `action_mask` is of an agent's own next turn; those of the others are read by nobody until it is theirs, and must
-    allow something all the same, as at the end.
+    Observations of agents whose turn it is not are read at the episode's end alone, where all have a final one.
     """
 
     @abc.abstractmethod
