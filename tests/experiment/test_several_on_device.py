@@ -16,7 +16,7 @@ from agentkit.envs.jax.cartpole import CartPole
 from agentkit.envs.jax.two_step_game import TwoStepGame
 from agentkit.errors import CheckpointError, ConfigError, NonFiniteError
 from agentkit.experiment import Pool, read_multi_agent_config
-from agentkit.experiment.on_device.several.acting import Party, keys_of_each, start, take_step
+from agentkit.experiment.on_device.several.acting import Party, Together, keys_of_each
 from agentkit.experiment.on_device.several.chance import random_policy
 from agentkit.experiment.on_device.several.rounds import SeveralRounds
 from agentkit.learning import Update, UpdateOutput
@@ -55,10 +55,11 @@ def party(policy_id, agent_ids, experience=None):
 def test_the_rows_of_a_policy_are_those_of_its_agents_one_after_the_other():
     """In 2 environments: a's two rows, then b's. The third step resets, which is no step of anybody's."""
     environment, parties = Counting(), [party("shared", ("a", "b"))]
-    acting = start(environment, parties, 2, jax.random.PRNGKey(0))
+    play = Together(environment, parties, 2)
+    acting = play.start(jax.random.PRNGKey(0))
     reset, rows, ended = jax.vmap(environment.reset), [], []
     for _ in range(4):
-        acting, turns, episodes = take_step(environment, parties, {"shared": ()}, acting, reset)
+        acting, turns, episodes = play.take_step({"shared": ()}, acting, reset)
         rows.append(turns["shared"].row)
         ended.append(episodes)
     np.testing.assert_array_equal([row.action for row in rows], [[0, 0, 1, 1]] * 2 + [[0] * 4, [0, 0, 1, 1]])

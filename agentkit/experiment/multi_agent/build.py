@@ -157,8 +157,7 @@ def check_policies(config: MultiAgentConfig) -> dict[AgentId, str]:
     trained, _ = make_policies(config, plays, agent_specs)
     if config.on_device:
         on_device.check_settings(config)
-        on_device.find_environment(config)
-        on_device.check_trained(config, trained)
+        on_device.check_trained(config, trained, on_device.find_environment(config))
     if config.opponents:
         check_pool(trained)
     return plays

@@ -10,9 +10,10 @@ from typing import Any, final
 import jax
 
 from agentkit import checkpoint
-from agentkit.agents.common.experience import Segments
+from agentkit.agents.common.experience import Segments, Sequences
 from agentkit.envs import given
 from agentkit.envs.jax.multi_agent_base import JaxMultiAgentEnvironment
+from agentkit.envs.jax.turn_base import JaxTurnEnvironment
 from agentkit.experiment.checks.step_watch import StepWatch
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.multi_agent.config import MultiAgentConfig, who_plays
@@ -90,8 +91,13 @@ def check_settings(config: MultiAgentConfig) -> None:
     check_callbacks(config.callbacks)
 
 
-def check_trained(config: MultiAgentConfig, trained: Sequence[Trained]) -> None:
+def check_trained(config: MultiAgentConfig, trained: Sequence[Trained], environment: JaxMultiAgentEnvironment) -> None:
     """Refuses agents that act, learn or keep experience as the compiled loop cannot.
+
+    Args:
+        config: see `check_settings`.
+        trained: the policies that learn.
+        environment: in which they act.
 
     Raises:
         ConfigError: says why, and what to do.
@@ -101,6 +107,12 @@ def check_trained(config: MultiAgentConfig, trained: Sequence[Trained]) -> None:
         number, experience = len(each.agent_ids), each.agent.experience
         num_streams = number * (config.num_envs or 1)
         check_agent(each.agent, num_streams, _rows_of(config, number, config.num_steps))
+        if isinstance(environment, JaxTurnEnvironment) and isinstance(experience, Sequences):
+            raise refused(
+                f"{each.policy_id!r}, which learns from sequences, where agents act in turns",
+                "its rows are kept as many of each agent in each environment. Take an agent that learns from "
+                "transitions (dqn) or segments (ppo, with a core_size where it needs a memory)",
+            )
         if isinstance(experience, Segments):
             lengths[each.policy_id] = segments_of_round(experience, num_streams) * experience.segment_length
     if len(set(lengths.values())) > 1:
@@ -124,8 +136,8 @@ def find_environment(config: MultiAgentConfig) -> JaxMultiAgentEnvironment:
         if not isinstance(found, JaxMultiAgentEnvironment):
             raise refused(
                 f"the environment {name}",
-                "it is none of several agents that is written in JAX. Take 'jax:two_step_game', one of JaxMARL's "
-                "('jaxmarl:MPE_simple_spread_v3'), or a class of your own, derived from "
+                "it is none of several agents that is written in JAX. Take 'jax:two_step_game', 'jax:connect_four', "
+                "one of JaxMARL's ('jaxmarl:MPE_simple_spread_v3'), or a class of your own, derived from "
                 "agentkit.envs.jax.multi_agent_base.JaxMultiAgentEnvironment",
             )
         own, prepared = found.agent_specs(), environment.agent_specs()
@@ -157,7 +169,7 @@ def build(
     agent_specs = environment.agent_specs()
     plays = who_plays(config, agent_specs)
     trained, players = make_policies(config, plays, agent_specs)
-    check_trained(config, trained)
+    check_trained(config, trained, environment)
     already = 0 if found is None else found.step
     loop = DeviceLoop(_make_rounds(config, environment, plays, trained, players, already))
     learner_key, acting_key = keys_of(config.seed)
@@ -166,7 +178,7 @@ def build(
     logs = RunLogs(config, stack, already if resume else None)
     for message in filter(None, (lacking, *tell(plays, "with the environments"), memory)):
         logs.message(message)
-    each_step = _agent_steps_of(config, len(plays))
+    each_step = _agent_steps_of(config, 1 if isinstance(environment, JaxTurnEnvironment) else len(plays))
     learners: Any = DeviceLearners(
         {
             each.policy_id: _make_learner(config, each, key, logs, hooks, lambda: work, each_step)

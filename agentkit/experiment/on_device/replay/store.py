@@ -42,7 +42,7 @@ class Keeper(Protocol):
             before: the time steps before it, ``[N, ...]``; where an episode had ended, there is a reset.
             row: see `acting.take_step`, which returns it.
             after: the time steps after it.
-            is_taken: whether there was such a step; without, nothing changes, bool ``[]``.
+            is_taken: whether there was such a step; without, nothing changes, bool ``[]``, or of each ``[N]``.
         """
         ...
 

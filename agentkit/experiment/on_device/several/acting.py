@@ -1,4 +1,4 @@
-"""Acting of several agents in N environments in JAX, a step at a time; to be compiled.
+"""Acting of several agents in N environments in JAX, all together at each step; to be compiled.
 
 Agents that share a policy are environments of their own to it: A of them in N environments give it A N rows at each
 step, the first agent's before the second's. So all that learns from the rows of one agent learns from these.
@@ -7,7 +7,7 @@ step, the first agent's before the second's. So all that learns from the rows of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, final
 
 import jax
 import jax.numpy as jnp
@@ -55,93 +55,135 @@ class Turn(NamedTuple):
     """Holds what a policy learns from in a step, leaves ``[A N, ...]``.
 
     Attributes:
-        before: the time steps at which its agents act.
+        before: the time steps at which its agents acted.
         row: see `on_device.acting.take_step`.
-        after: the time steps after it.
+        after: the time steps that followed.
+        is_there: whether there is such a row, bool ``[A N]``; True where all agents act at each step.
     """
 
     before: TimeStep
     row: Step
     after: TimeStep
+    is_there: Array | bool = True
 
 
-def start(environment: JaxMultiAgentEnvironment, parties: Sequence[Party], num_envs: int, key: Array) -> Acting:
-    """Returns the state in which N environments and all policies begin; to be compiled.
+class Play(Protocol):
+    """Says how agents act in N environments: together, or in turns."""
 
-    Args:
-        environment: each of them.
-        parties: of all agents.
-        num_envs: N.
-        key: PRNG key ``uint32[2]``.
-    """
-    policy_key, key, reset_key = jax.random.split(key, 3)
-    state, timestep = jax.vmap(environment.reset)(jax.random.split(reset_key, num_envs))
-    policies = {
-        party.policy_id: first_state(party.policy, own_key, num_envs=num_envs * len(party.agent_ids))
-        for party, own_key in zip(parties, keys_of_each(policy_key, len(parties)), strict=True)
-    }
-    nothing, zero = jnp.zeros(num_envs, jnp.int32), jnp.int32(0)
-    returns = {agent_id: jnp.zeros(num_envs, jnp.float32) for agent_id in timestep.observation}
-    return Acting(key, state, timestep, policies, returns, nothing, zero, zero, find_pool_key(environment, key))
+    @property
+    def most_steps(self) -> int:
+        """Returns the steps of an environment in a step of all, at most, as they are counted."""
+        ...
+
+    def start(self, key: Array) -> Acting:
+        """Returns the state in which N environments and all policies begin; to be compiled.
+
+        Args:
+            key: PRNG key ``uint32[2]``.
+        """
+        ...
+
+    def take_step(
+        self, params: Mapping[str, Params], acting: Acting, reset: Reset
+    ) -> tuple[Acting, dict[str, Turn], Episodes]:
+        """Takes a step of all agents in each of N environments, or resets those whose episode has ended.
+
+        Args:
+            params: that each policy acts with, by id.
+            acting: the state before.
+            reset: see `on_device.acting.fill_pool`.
+
+        Returns:
+            The state after, the turn of each policy, and the sums over the episodes that have ended.
+        """
+        ...
 
 
-def take_step(
-    environment: JaxMultiAgentEnvironment,
-    parties: Sequence[Party],
-    params: Mapping[str, Params],
-    acting: Acting,
-    reset: Reset,
-    steps_each: int = 1,
-) -> tuple[Acting, dict[str, Turn], Episodes]:
-    """Takes a step of all agents in each of N environments, or resets those whose episode has ended.
+@final
+class Together:
+    """Has all agents act at each step: `Play`."""
 
-    Args:
-        environment: each of them.
-        parties: of all agents.
-        params: that each policy acts with, by id.
-        acting: the state before.
-        reset: see `on_device.acting.fill_pool`.
-        steps_each: what a step of an environment counts.
+    def __init__(
+        self, environment: JaxMultiAgentEnvironment, parties: Sequence[Party], num_envs: int, steps_each: int = 1
+    ):
+        """Computes nothing yet.
 
-    Returns:
-        The state after, the turn of each policy, and the sums over the episodes that have ended.
-    """
-    before = acting.timestep
-    key, act_key, step_key = jax.random.split(acting.key, 3)
-    was_last = before.step_type == LAST  # [N]: these are reset, and their actions count for nothing.
-    actions: dict[AgentId, Nest] = {}
-    states, chosen = {}, {}
-    for party, own_key in zip(parties, keys_of_each(act_key, len(parties)), strict=True):
-        name, seen = party.policy_id, rows_of(before, party.agent_ids)
-        action, states[name], extras = act_in_each(
-            party.policy, params[name], own_key, seen.observation, acting.policy[name], seen.step_type
+        Args:
+            environment: each of N.
+            parties: of all agents.
+            num_envs: N.
+            steps_each: what a step of an environment counts.
+        """
+        self._environment, self._parties, self._num_envs = environment, list(parties), num_envs
+        self.most_steps = steps_each
+
+    def start(self, key: Array) -> Acting:
+        """Returns the state in which environments and policies begin; see `Play`."""
+        policy_key, key, reset_key = jax.random.split(key, 3)
+        num_envs = self._num_envs
+        state, timestep = jax.vmap(self._environment.reset)(jax.random.split(reset_key, num_envs))
+        policies = {
+            party.policy_id: first_state(party.policy, own_key, num_envs=num_envs * len(party.agent_ids))
+            for party, own_key in zip(self._parties, keys_of_each(policy_key, len(self._parties)), strict=True)
+        }
+        nothing, zero = jnp.zeros(num_envs, jnp.int32), jnp.int32(0)
+        returns = {agent_id: jnp.zeros(num_envs, jnp.float32) for agent_id in timestep.observation}
+        pool_key = find_pool_key(self._environment, key)
+        return Acting(key, state, timestep, policies, returns, nothing, zero, zero, pool_key)
+
+    def take_step(
+        self, params: Mapping[str, Params], acting: Acting, reset: Reset
+    ) -> tuple[Acting, dict[str, Turn], Episodes]:
+        """Takes a step of all agents; see `Play`."""
+        before = acting.timestep
+        key, act_key, step_key = jax.random.split(acting.key, 3)
+        was_last = before.step_type == LAST  # [N]: these are reset, and their actions count for nothing.
+        actions: dict[AgentId, Nest] = {}
+        states, chosen = {}, {}
+        for party, own_key in zip(self._parties, keys_of_each(act_key, len(self._parties)), strict=True):
+            name, seen = party.policy_id, rows_of(before, party.agent_ids)
+            action, states[name], extras = act_in_each(
+                party.policy, params[name], own_key, seen.observation, acting.policy[name], seen.step_type
+            )
+            chosen[name] = action, extras
+            actions |= _by_agent(action, party.agent_ids)
+        clipped = clip_action(actions, self._environment.action_spec())
+        state, timestep = move(self._environment, acting.environment, clipped, was_last, step_key, reset, ALONE)
+        turns = {}
+        for party in self._parties:
+            own, then = (rows_of(each, party.agent_ids) for each in (before, timestep))
+            turns[party.policy_id] = Turn(own, row_of(own, *chosen[party.policy_id], then), then)
+        moved = ~was_last
+        after = acting._replace(
+            key=key,
+            environment=state,
+            timestep=timestep,
+            policy=states,
+            returns={
+                agent_id: acting.returns[agent_id] + jnp.where(moved, x, 0.0) for agent_id, x in timestep.reward.items()
+            },
+            lengths=acting.lengths + moved,
+            num_steps=acting.num_steps + self.most_steps * jnp.sum(moved, dtype=jnp.int32),
         )
-        chosen[name] = action, extras
-        actions |= _by_agent(action, party.agent_ids)
-    clipped = clip_action(actions, environment.action_spec())
-    state, timestep = move(environment, acting.environment, clipped, was_last, step_key, reset, ALONE)
-    turns = {}
-    for party in parties:
-        own, then = (rows_of(each, party.agent_ids) for each in (before, timestep))
-        turns[party.policy_id] = _turn(own, *chosen[party.policy_id], then)
-    moved, ended = ~was_last, timestep.step_type == LAST
-    returns = {agent_id: acting.returns[agent_id] + jnp.where(moved, x, 0.0) for agent_id, x in timestep.reward.items()}
-    lengths = acting.lengths + moved
-    by_agent = {agent_id: jnp.sum(jnp.where(ended, total, 0.0)) for agent_id, total in returns.items()}
-    count, length = jnp.sum(ended, dtype=jnp.int32), jnp.sum(jnp.where(ended, lengths, 0), dtype=jnp.int32)
-    episodes = Episodes(count, jnp.sum(jnp.stack(list(by_agent.values()))), length, by_agent)
-    after = Acting(
-        key,
-        state,
-        timestep,
-        states,
-        {agent_id: jnp.where(ended, 0.0, total) for agent_id, total in returns.items()},
-        jnp.where(ended, 0, lengths),
-        acting.num_steps + steps_each * jnp.sum(moved, dtype=jnp.int32),
-        acting.num_episodes + count,
-        acting.pool_key,
+        after, episodes = end_episodes(after, timestep.step_type == LAST)
+        return after, turns, episodes
+
+
+def end_episodes(acting: Acting, ended: Array) -> tuple[Acting, Episodes]:
+    """Returns the state with nothing in its returns where episodes have ended, and the sums over these.
+
+    Args:
+        acting: just after a step.
+        ended: where, bool ``[N]``.
+    """
+    by_agent = {agent_id: jnp.sum(jnp.where(ended, total, 0.0)) for agent_id, total in acting.returns.items()}
+    count, length = jnp.sum(ended, dtype=jnp.int32), jnp.sum(jnp.where(ended, acting.lengths, 0), dtype=jnp.int32)
+    after = acting._replace(
+        returns={agent_id: jnp.where(ended, 0.0, total) for agent_id, total in acting.returns.items()},
+        lengths=jnp.where(ended, 0, acting.lengths),
+        num_episodes=acting.num_episodes + count,
     )
-    return after, turns, episodes
+    return after, Episodes(count, jnp.sum(jnp.stack(list(by_agent.values()))), length, by_agent)
 
 
 def keys_of_each(key: Array, number: int) -> list[Array]:
@@ -151,10 +193,17 @@ def keys_of_each(key: Array, number: int) -> list[Array]:
 
 
 def rows_of(timestep: TimeStep, agent_ids: Sequence[AgentId]) -> TimeStep:
-    """Returns the time steps of agents, one after the other, ``[A N, ...]``; of those of all agents ``[N, ...]``."""
-    of_each = [tuple(field[agent_id] for field in timestep[1:]) for agent_id in agent_ids]
-    fields = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *of_each)
-    return TimeStep(jnp.tile(timestep.step_type, len(agent_ids)), *fields)
+    """Returns the time steps of agents, one after the other, ``[A N, ...]``; of those of all agents ``[N, ...]``.
+
+    Args:
+        timestep: its step type is one of all, or by agent id as everything else.
+        agent_ids: A of them.
+    """
+    kinds, *others = timestep
+    if not isinstance(kinds, dict):
+        kinds = dict.fromkeys(agent_ids, kinds)
+    of_each = [tuple(field[agent_id] for field in (kinds, *others)) for agent_id in agent_ids]
+    return TimeStep(*jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *of_each))
 
 
 def _by_agent(rows: Nest, agent_ids: Sequence[AgentId]) -> dict[AgentId, Nest]:
@@ -163,9 +212,9 @@ def _by_agent(rows: Nest, agent_ids: Sequence[AgentId]) -> dict[AgentId, Nest]:
     return {agent_id: jax.tree.map(lambda x, i=i: x[i], parts) for i, agent_id in enumerate(agent_ids)}
 
 
-def _turn(before: TimeStep, action: Nest, extras: Nest, after: TimeStep) -> Turn:
-    """Returns a policy's turn, whose outcome is 0 where there was a reset."""
+def row_of(before: TimeStep, action: Nest, extras: Nest, after: TimeStep) -> Step:
+    """Returns the row between two time steps, whose outcome is 0 where the first one was an episode's last."""
     moved = before.step_type != LAST
     outcome = (action, after.reward, after.discount, extras)
     action, reward, discount, extras = jax.tree.map(lambda leaf: where(moved, leaf, jnp.zeros_like(leaf)), outcome)
-    return Turn(before, Step(before.observation, action, reward, discount, before.step_type == FIRST, extras), after)
+    return Step(before.observation, action, reward, discount, before.step_type == FIRST, extras)

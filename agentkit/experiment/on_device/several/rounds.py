@@ -1,4 +1,4 @@
-"""Rounds of several agents: all act together, and each policy learns as its experience wants it."""
+"""Rounds of several agents, together or in turns: each policy learns as its experience wants it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import jax.numpy as jnp
 
 from agentkit.agents.common.experience import Segments
 from agentkit.envs.jax.multi_agent_base import JaxMultiAgentEnvironment
+from agentkit.envs.jax.turn_base import JaxTurnEnvironment
 from agentkit.experiment.on_device.acting import Acting, Episodes, Reset, all_finite, fill_pool, no_episodes
 from agentkit.experiment.on_device.replay.learning import ReplayLearning
 from agentkit.experiment.on_device.replay.replay_rounds import STEPS
 from agentkit.experiment.on_device.rounds import Progress, Round, end_of_round
 from agentkit.experiment.on_device.segments import SegmentLearning, close_segments
-from agentkit.experiment.on_device.several.acting import Party, Turn, keys_of_each, rows_of, start, take_step
+from agentkit.experiment.on_device.several.acting import Party, Play, Together, Turn, keys_of_each, rows_of
+from agentkit.experiment.on_device.several.turns import InTurns, close_up
 from agentkit.types import FIRST, Array, Nest, Step
 
 
@@ -26,6 +28,7 @@ class _Playing(NamedTuple):
         acting: the environments' and the policies'.
         progress: of those that learn from replay, by policy id.
         rows: of those that learn from segments, by policy id, ``[R, A N, ...]``.
+        is_there: which of these rows there are, bool ``[R, A N]``.
         episodes: sums over those that ended.
         is_finite: see `rounds.Round`.
         count: steps so far, int32 ``[]``.
@@ -34,6 +37,7 @@ class _Playing(NamedTuple):
     acting: Acting
     progress: dict[str, Progress]
     rows: dict[str, Step]
+    is_there: dict[str, Array]
     episodes: Episodes
     is_finite: Array
     count: Array
@@ -59,11 +63,15 @@ class SeveralRounds:
             environment: each of them.
             parties: of all agents.
             num_envs: N.
-            steps_each: what a step of an environment counts.
+            steps_each: what a step of an environment counts; 1 where agents act in turns.
         """
         self._environment, self._parties, self._num_envs = environment, list(parties), num_envs
+        self._play: Play
+        if isinstance(environment, JaxTurnEnvironment):
+            self._play = InTurns(environment, parties, num_envs)
+        else:
+            self._play = Together(environment, parties, num_envs, steps_each)
         self._updates = {party.policy_id: party.update for party in parties if party.update is not None}
-        self._steps_each = steps_each
         self._agent_ids = {party.policy_id: party.agent_ids for party in parties}
         self._on_segments: dict[str, SegmentLearning] = {}
         self._on_replay: dict[str, ReplayLearning] = {}
@@ -74,11 +82,11 @@ class SeveralRounds:
             elif party.experience is not None:
                 self._on_replay[name] = ReplayLearning(self._updates[name], party.experience, number)
         self._length = max((each.times * each.length for each in self._on_segments.values()), default=STEPS)
-        self.rows = self._length * num_envs * steps_each
+        self.rows = self._length * num_envs * self._play.most_steps
 
     def start(self, key: Array) -> Acting:
         """Returns the state in which environments and policies begin; see `rounds.Rounds`."""
-        return start(self._environment, self._parties, self._num_envs, key)
+        return self._play.start(key)
 
     def first_training(self, key: Array) -> dict[str, Nest]:
         """Returns the training state that each update begins with, by policy id."""
@@ -101,7 +109,8 @@ class SeveralRounds:
         metrics = {name: each.first_metrics(training[name], store[name]) for name, each in self._on_replay.items()}
         turns, none = self._turns(acting, acting.key), jnp.zeros(3, jnp.int32)
         for name, learning in self._on_segments.items():
-            segments = self._segments(name, self._no_rows(turns[name].row), acting)
+            rows = self._no_rows(turns[name].row)
+            segments = self._segments(name, rows, self._none_there(rows), acting)
             metrics[name] = learning.learn(training[name], none, segments, jnp.int32(0)).metrics
         return metrics
 
@@ -126,7 +135,8 @@ class SeveralRounds:
         learning = {name: progress[name] for name in self._on_replay}
         turns = self._turns(acting, acting.key)
         rows = {name: self._no_rows(turns[name].row) for name in self._on_segments}
-        first = _Playing(acting, learning, rows, self.no_episodes(), jnp.array(True), jnp.int32(0))
+        is_there = {name: self._none_there(each) for name, each in rows.items()}
+        first = _Playing(acting, learning, rows, is_there, self.no_episodes(), jnp.array(True), jnp.int32(0))
 
         def goes_on(now: _Playing) -> Array:
             return now.count < self._length if self._on_segments else now.acting.num_steps < end
@@ -135,7 +145,7 @@ class SeveralRounds:
         progress = progress | last.progress
         for name, each in self._on_segments.items():
             now = progress[name]
-            segments = self._segments(name, last.rows[name], last.acting)
+            segments = self._segments(name, last.rows[name], last.is_there[name], last.acting)
             progress[name] = each.learn(now.training, now.tally, segments, last.acting.num_steps)
         parts: Any = {field: {name: getattr(progress[name], field) for name in training} for field in Progress._fields}
         return Round(acting=last.acting, episodes=last.episodes, is_finite=last.is_finite, **parts)
@@ -151,16 +161,18 @@ class SeveralRounds:
         learnt = {}
         for name, each in self._on_replay.items():
             mine, turn = now.progress[name], turns[name]
-            mine = mine._replace(store=each.add(mine.store, turn.before, turn.row, turn.after))
+            mine = mine._replace(store=each.add(mine.store, turn.before, turn.row, turn.after, turn.is_there))
             learnt[name] = each.learn(mine, acting.num_steps)
         rows = {
             name: jax.tree.map(lambda x, new: x.at[now.count].set(new), rows, turns[name].row)
             for name, rows in now.rows.items()
         }
+        is_there = {name: x.at[now.count].set(turns[name].is_there) for name, x in now.is_there.items()}
         return _Playing(
             acting,
             learnt,
             rows,
+            is_there,
             jax.tree.map(jnp.add, now.episodes, episodes),
             now.is_finite & (all_finite(seen) | is_bad),
             now.count + 1,
@@ -171,7 +183,7 @@ class SeveralRounds:
     ) -> tuple[Acting, dict[str, Turn], Episodes]:
         params = {party.policy_id: party.params for party in self._parties}
         params |= {name: update.variables(training[name])["policy"] for name, update in self._updates.items()}
-        return take_step(self._environment, self._parties, params, acting, reset, self._steps_each)
+        return self._play.take_step(params, acting, reset)
 
     def _turns(self, acting: Acting, key: Array) -> dict[str, Turn]:
         """Returns the shapes and dtypes of a turn of each policy."""
@@ -186,14 +198,21 @@ class SeveralRounds:
         found: Step = jax.tree.map(lambda x: jnp.zeros((self._length, *x.shape), x.dtype), row)
         return found
 
-    def _segments(self, name: str, rows: Step, acting: Acting) -> Step:
+    def _none_there(self, rows: Step) -> Array:
+        """Returns that no row is there, of rows ``[R, A N, ...]``."""
+        return jnp.zeros(rows.start_of_episode.shape, bool)
+
+    def _segments(self, name: str, rows: Step, is_there: Array, acting: Acting) -> Step:
         """Returns a policy's rows of a round as segments ``[times, A N, T + 1, ...]``."""
         learning, end = self._on_segments[name], rows_of(acting.timestep, self._agent_ids[name])
+        behind = end.observation, end.step_type == FIRST
+        if isinstance(self._play, InTurns):
+            rows, behind = close_up(rows, is_there, end)
         parts = jax.tree.map(lambda x: x.reshape(learning.times, learning.length, *x.shape[1:]), rows)
         following = jax.tree.map(
             lambda x, last: jnp.concatenate([x[1:, 0], last[None]]),
             (parts.observation, parts.start_of_episode),
-            (end.observation, end.step_type == FIRST),
+            behind,
         )
         found: Step = jax.vmap(close_segments)(parts, *following)
         return found
