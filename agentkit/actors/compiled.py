@@ -95,7 +95,9 @@ def count_acting(step_type: Any) -> Any:
     return jnp.sum(step_type != LAST, dtype=jnp.int32)
 
 
-def act_in_each(policy: Policy, params: Any, key: Any, observation: Nest, state: Nest, step_type: Any) -> tuple:
+def act_in_each(
+    policy: Policy, params: Any, key: Any, observation: Nest, state: Nest, step_type: Any, num_agents: int = 1
+) -> tuple:
     """Returns actions, new states and extras of N environments, leaves ``[N, ...]``; to be compiled.
 
     Args:
@@ -105,8 +107,9 @@ def act_in_each(policy: Policy, params: Any, key: Any, observation: Nest, state:
         observation: leaves ``[N, ...]``.
         state: of the policy, likewise.
         step_type: of the time steps that the observations are of, ``[N]``.
+        num_agents: of which these are the environments, as many of each; an agent's schedules count its own steps.
     """
-    num_steps = count_acting(step_type)
+    num_steps = count_acting(step_type) // num_agents
 
     def act_one(key: Any, observation: Nest, state: Nest, step_type: Any) -> tuple:
         is_first = step_type == FIRST

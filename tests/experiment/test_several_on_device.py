@@ -7,7 +7,8 @@ import pytest
 
 import agentkit
 from agentkit import checkpoint, specs
-from agentkit.actors.policy import stateless_policy
+from agentkit.actors.policy import Policy, stateless_policy
+from agentkit.actors.step_count import count_from, count_one_more, no_steps, steps_taken
 from agentkit.agents import a2c, dqn, mappo, ppo, qmix, r2d2
 from agentkit.agents.common.experience import Segments, SegmentsConfig
 from agentkit.callbacks import Callback
@@ -72,6 +73,21 @@ def test_the_rows_of_a_policy_are_those_of_its_agents_one_after_the_other():
     assert [int(each.count) for each in ended] == [0, 2, 0, 0] and int(acting.num_steps) == 6
     assert float(ended[1].total_return) == 2 * 33 and float(ended[1].by_agent["b"]) == 2 * 30
     assert int(ended[1].total_length) == 4 and int(acting.num_episodes) == 2
+
+
+def test_the_schedules_of_agents_that_share_a_policy_count_the_steps_of_each():
+    """As on the host: in 3 environments each step counts 3, and the reset none."""
+
+    def act(params, key, observation, count):
+        return jnp.int32(0), count_one_more(count), ()
+
+    environment = Counting()
+    shared = party("shared", ("a", "b"))._replace(policy=Policy(act, no_steps, begin=count_from))
+    play = Together(environment, [shared], 3)
+    acting = play.start(jax.random.PRNGKey(0))
+    for _ in range(4):
+        acting, _, _ = play.take_step({"shared": ()}, acting, jax.vmap(environment.reset))
+    assert set(steps_taken(acting.policy["shared"].T).tolist()) == {3 * 3}
 
 
 def test_no_policy_has_a_key_that_another_makes_of_its_own():

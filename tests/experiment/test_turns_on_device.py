@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from agentkit import specs
-from agentkit.actors.policy import stateless_policy
+from agentkit.actors.policy import Policy, stateless_policy
+from agentkit.actors.step_count import count_from, count_one_more, no_steps, steps_taken
 from agentkit.envs.jax.time_steps import first_step_of, next_step_of
 from agentkit.envs.jax.turn_base import JaxTurnEnvironment
 from agentkit.experiment.on_device.several.acting import Party
@@ -90,6 +91,21 @@ def test_an_agent_without_a_turn_has_no_row_and_its_returns_count():
     rows, _, episodes = rows_of(Relay("aa"), 3)
     assert rows["a"] == [(0, 0, 1, 1, 1), (1, 1, 2, 0, 2)] and rows["b"] == []
     assert float(episodes[1].by_agent["b"]) == 30
+
+
+def test_schedules_of_each_agent_count_its_own_steps():
+    """In 2 environments a takes 3 steps, and b 2; where one of the two waits, its count has the other's steps, too."""
+
+    def act(params, key, observation, count):
+        return jnp.int32(0), count_one_more(count), ()
+
+    environment = Relay("aba")
+    play = InTurns(environment, [Party("shared", ("a", "b"), Policy(act, no_steps, begin=count_from))], 2)
+    acting = play.start(jax.random.PRNGKey(0))
+    for _ in range(4):
+        acting, _, _ = play.take_step({"shared": ()}, acting, jax.vmap(environment.reset))
+    counts = {name: set(steps_taken(count.T).tolist()) for name, count in acting.policy.items()}
+    assert counts == {"a": {2 * 3}, "b": {2 * 2}}
 
 
 def test_segments_have_no_gaps():

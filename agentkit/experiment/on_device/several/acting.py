@@ -7,7 +7,7 @@ step, the first agent's before the second's. So all that learns from the rows of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol, final
+from typing import Any, NamedTuple, Protocol, final
 
 import jax
 import jax.numpy as jnp
@@ -142,17 +142,16 @@ class Together:
         states, chosen = {}, {}
         for party, own_key in zip(self._parties, keys_of_each(act_key, len(self._parties)), strict=True):
             name, seen = party.policy_id, rows_of(before, party.agent_ids)
-            action, states[name], extras = act_in_each(
-                party.policy, params[name], own_key, seen.observation, acting.policy[name], seen.step_type
-            )
+            own: Any = own_key, seen.observation, acting.policy[name], seen.step_type, len(party.agent_ids)
+            action, states[name], extras = act_in_each(party.policy, params[name], *own)
             chosen[name] = action, extras
             actions |= _by_agent(action, party.agent_ids)
         clipped = clip_action(actions, self._environment.action_spec())
         state, timestep = move(self._environment, acting.environment, clipped, was_last, step_key, reset, ALONE)
         turns = {}
         for party in self._parties:
-            own, then = (rows_of(each, party.agent_ids) for each in (before, timestep))
-            turns[party.policy_id] = Turn(own, row_of(own, *chosen[party.policy_id], then), then)
+            at, then = (rows_of(each, party.agent_ids) for each in (before, timestep))
+            turns[party.policy_id] = Turn(at, row_of(at, *chosen[party.policy_id], then), then)
         moved = ~was_last
         after = acting._replace(
             key=key,
