@@ -64,7 +64,11 @@ OWN_OF_SEVERAL_AGENTS = {
     "two_step_game": "two_step_game.TwoStepGame",
 }
 """agentkit's own environments of several agents, each with its file in ``agentkit/envs/multi_agent`` and its class."""
-IN_JAX_OF_SEVERAL_AGENTS = {"two_step_game": "two_step_game.TwoStepGame"}
+IN_JAX_OF_SEVERAL_AGENTS = {
+    "connect_four": "connect_four.ConnectFour",
+    "tic_tac_toe": "tic_tac_toe.TicTacToe",
+    "two_step_game": "two_step_game.TwoStepGame",
+}
 """Those that follow ``jax:``, each with its file in ``agentkit/envs/jax`` and its class."""
 
 _registered: dict[str, Factory] = {}
@@ -93,6 +97,8 @@ def module_of(name: str) -> str:
     prefix, _, rest = name.partition(":")
     if prefix in _registered:
         return ""
+    if prefix == "jax" and rest in IN_JAX_OF_SEVERAL_AGENTS:
+        return f"agentkit.envs.jax.{IN_JAX_OF_SEVERAL_AGENTS[rest].partition('.')[0]}"
     if prefix != "agentkit":
         return f"agentkit.envs.{_ROOMS.get(prefix, '')}{prefix}"
     own = _OWN.get(rest) or f"multi_agent.{OWN_OF_SEVERAL_AGENTS[rest]}"

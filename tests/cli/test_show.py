@@ -69,7 +69,7 @@ def test_list_names_agents_and_environments(capsys):
     for name in (*SIMULATORS, *OF_SEVERAL_AGENTS, "agentkit"):
         line = next(line for line in text.splitlines() if line.startswith(f"  {name}:"))
         assert "your own code" not in line and not line.endswith("et al.")
-    assert "agentkit:tic_tac_toe" in text
+    assert "agentkit:tic_tac_toe" in text and re.search(r"jax:connect_four +Connect Four in JAX: two agents", text)
 
 
 def test_the_table_of_agents_has_a_row_for_each(capsys):

@@ -25,7 +25,12 @@ def list_all(arguments: argparse.Namespace) -> int:
     """Prints the agents, and how environments are named."""
     del arguments  # It takes none.
     from agentkit import envs
-    from agentkit.envs.prefixes import OF_SEVERAL_AGENTS, OWN_OF_SEVERAL_AGENTS, SIMULATORS
+    from agentkit.envs.prefixes import (
+        IN_JAX_OF_SEVERAL_AGENTS,
+        OF_SEVERAL_AGENTS,
+        OWN_OF_SEVERAL_AGENTS,
+        SIMULATORS,
+    )
 
     columns = width()
     print('Agents (agentkit show NAME; "all" takes every kind of actions):')
@@ -35,6 +40,7 @@ def list_all(arguments: argparse.Namespace) -> int:
     _print_lines({example: _first_line(name) for name, example in names.items()}, columns)
     print("\nEnvironments of several agents (agentkit train AGENT --policies shared ...):")
     several = [f"agentkit:{name}" for name in OWN_OF_SEVERAL_AGENTS]
+    several += [f"jax:{name}" for name in IN_JAX_OF_SEVERAL_AGENTS]
     several += [f"{prefix}:{example}" for prefix, example in OF_SEVERAL_AGENTS.items()]
     _print_lines({name: _first_line(name) for name in several}, columns)
     say("\nBegin with dqn for discrete actions, sac for continuous ones, or ppo for any where steps are cheap:")

@@ -55,9 +55,9 @@ def make_multi_agent(name: str, seed: int = 0, **kwargs: Any) -> MultiAgentEnvir
     Raises:
         UnknownNameError: there is no such setting; proposes the nearest one.
     """
-    from agentkit.envs.jax.multi_agent_host import HostMultiAgentEnvironment  # Loads JAX.
+    from agentkit.envs.jax.multi_agent_host import on_host  # Loads JAX.
 
-    return HostMultiAgentEnvironment(_make(name, IN_JAX_OF_SEVERAL_AGENTS[name], kwargs, []), seed)
+    return on_host(_make(name, IN_JAX_OF_SEVERAL_AGENTS[name], kwargs, []), seed)
 
 
 def _make(name: str, where: str, kwargs: dict[str, Any], others: list[str]) -> Any:

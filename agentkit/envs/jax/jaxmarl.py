@@ -16,7 +16,7 @@ from agentkit import specs
 from agentkit.core import MultiAgentEnvironment
 from agentkit.envs.jax.foreign import Settings, cast, dtypes_after_a_step, spec_of_space
 from agentkit.envs.jax.multi_agent_base import JaxMultiAgentEnvironment
-from agentkit.envs.jax.multi_agent_host import HostMultiAgentEnvironment
+from agentkit.envs.jax.multi_agent_host import on_host
 from agentkit.envs.jax.pooled import checked_size
 from agentkit.envs.jax.time_steps import first_step_of, next_step_of
 from agentkit.envs.prefixes import check_known
@@ -54,7 +54,7 @@ def make(name: str, seed: int = 0, reset_pool: int | None = None, **settings: An
     """
     environment = JaxMarl(name, Settings(settings), checked_size(reset_pool))
     environment.observation_spec(), environment.action_spec()
-    return HostMultiAgentEnvironment(environment, seed)
+    return on_host(environment, seed)
 
 
 @final

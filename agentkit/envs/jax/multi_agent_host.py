@@ -14,6 +14,8 @@ from agentkit.child import check_not_forked
 from agentkit.core import MultiAgentEnvironment
 from agentkit.envs.jax.dm_environment import cast_action, compiled_steps, on_cpu, to_numpy
 from agentkit.envs.jax.multi_agent_base import JaxMultiAgentEnvironment
+from agentkit.envs.jax.turn_base import JaxTurnEnvironment
+from agentkit.envs.jax.turn_host import HostTurnEnvironment
 from agentkit.envs.multi_agent.base import check_who_acts
 from agentkit.specs import EnvironmentSpec
 from agentkit.types import AgentId, Nest
@@ -21,9 +23,21 @@ from agentkit.types import AgentId, Nest
 _STEP_TYPES = tuple(dm_env.StepType)
 
 
+def on_host(environment: JaxMultiAgentEnvironment, seed: int = 0) -> MultiAgentEnvironment:
+    """Returns an environment of several agents in JAX as an ordinary one, whose agents act together or in turns.
+
+    Args:
+        environment: in JAX.
+        seed: of the episodes.
+    """
+    if isinstance(environment, JaxTurnEnvironment):
+        return HostTurnEnvironment(environment, seed)
+    return HostMultiAgentEnvironment(environment, seed)
+
+
 @final
 class HostMultiAgentEnvironment(MultiAgentEnvironment):
-    """Steps an environment of several agents in JAX from Python: for evaluations, and for every mode on the host.
+    """Steps an environment of agents that act together in JAX from Python: for every mode on the host, and evaluations.
 
     It runs on the CPU, where a step at a time is quickest.
 

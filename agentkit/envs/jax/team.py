@@ -12,6 +12,8 @@ import numpy as np
 from agentkit import specs
 from agentkit.envs.jax.base import JaxEnvironment
 from agentkit.envs.jax.multi_agent_base import JaxMultiAgentEnvironment
+from agentkit.envs.jax.turn_base import JaxTurnEnvironment
+from agentkit.errors import SpecError
 from agentkit.types import LAST, AgentId, Array, Nest
 
 
@@ -25,9 +27,20 @@ class JaxTeam(JaxEnvironment):
 
     Attributes:
         environment: of the agents.
+
+    Raises:
+        SpecError: its agents act in turns.
     """
 
     environment: JaxMultiAgentEnvironment
+
+    def __post_init__(self) -> None:
+        """Refuses agents that act in turns."""
+        if isinstance(self.environment, JaxTurnEnvironment):
+            raise SpecError(
+                f"Agents of a team act together, and those of {type(self.environment).__name__} act in turns: they "
+                "learn apart. Say who plays whom: --policies shared (or each), in Python agentkit.MultiAgentConfig."
+            )
 
     @property
     def reset_pool(self) -> int | None:  # type: ignore[override]

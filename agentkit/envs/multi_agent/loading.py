@@ -70,9 +70,9 @@ def _adapted(made: Any, seed: int) -> MultiAgentEnvironment:
     if isinstance(made, MultiAgentEnvironment):
         return made
     if isinstance(made, JaxMultiAgentEnvironment):
-        from agentkit.envs.jax.multi_agent_host import HostMultiAgentEnvironment  # Loads JAX.
+        from agentkit.envs.jax.multi_agent_host import on_host  # Loads JAX.
 
-        return HostMultiAgentEnvironment(made, seed)
+        return on_host(made, seed)
     if "pyspiel" in sys.modules and isinstance(made, sys.modules["pyspiel"].Game):
         from agentkit.envs.multi_agent.openspiel import OpenSpiel
 

@@ -10,12 +10,21 @@ import numpy as np
 from agentkit import specs
 from agentkit.envs.base import checked_action
 from agentkit.envs.multi_agent.base import TurnEnvironment, one_reward_spec
-from agentkit.errors import ConfigError, SpecError
+from agentkit.envs.multi_agent.boards import PLAYERS, check_random_moves, draw
+from agentkit.errors import SpecError
 from agentkit.types import AgentId, Nest
 
-_PLAYERS = ("first", "second")
-_COLOURS = ((230, 120, 40), (50, 100, 210))
-_LINES = np.array([[0, 1, 2], [3, 4, 5], [6, 7, 8], [0, 3, 6], [1, 4, 7], [2, 5, 8], [0, 4, 8], [2, 4, 6]])
+LINES = np.array([[0, 1, 2], [3, 4, 5], [6, 7, 8], [0, 3, 6], [1, 4, 7], [2, 5, 8], [0, 4, 8], [2, 4, 6]])
+"""The squares of each line, int ``[8, 3]``."""
+
+MOST_RANDOM_MOVES = 4
+"""With more moves of chance's than these, a game may be over before it begins."""
+
+SEEN = {
+    "observation": specs.BoundedArray((9, 2), np.float32, 0.0, 1.0, "squares"),
+    specs.ACTION_MASK: specs.BoundedArray((9,), np.int8, 0, 1, specs.ACTION_MASK),
+}
+"""The specs of what a player sees."""
 
 
 @final
@@ -37,15 +46,10 @@ class TicTacToe(TurnEnvironment):
     """
 
     def __init__(self, seed: int = 0, random_moves: int = 0):
-        if random_moves not in range(5):
-            raise ConfigError(f"random_moves: expected a whole number from 0 to 4, found {random_moves!r}.")
+        check_random_moves(random_moves, MOST_RANDOM_MOVES)
         self._random_moves = random_moves
-        seen = {
-            "observation": specs.BoundedArray((9, 2), np.float32, 0.0, 1.0, "squares"),
-            specs.ACTION_MASK: specs.BoundedArray((9,), np.int8, 0, 1, specs.ACTION_MASK),
-        }
-        spec = one_reward_spec(seen, specs.DiscreteArray(9, np.int32, "square"))
-        super().__init__(dict.fromkeys(_PLAYERS, spec), seed)
+        spec = one_reward_spec(SEEN, specs.DiscreteArray(9, np.int32, "square"))
+        super().__init__(dict.fromkeys(PLAYERS, spec), seed)
 
     def _start(self) -> None:
         self._squares = np.zeros((9, 2), np.float32)
@@ -57,25 +61,25 @@ class TicTacToe(TurnEnvironment):
             self._player = 1 - self._player
 
     def _advance(self, actions: Mapping[AgentId, Nest]) -> None:
-        player, square = self._player, checked_action(actions[_PLAYERS[self._player]], 9)
+        player, square = self._player, checked_action(actions[PLAYERS[self._player]], 9)
         if self._squares[square].any():
-            raise SpecError(f"{_PLAYERS[player]!r} took square {square}, which is not free; see the action_mask.")
+            raise SpecError(f"{PLAYERS[player]!r} took square {square}, which is not free; see the action_mask.")
         self._squares[square, player] = 1.0
-        won = bool(self._squares[_LINES, player].all(axis=1).any())
+        won = bool(self._squares[LINES, player].all(axis=1).any())
         self._over = won or bool(self._squares.any(axis=1).all())
         self._player = 1 - player
         if won:
-            self._reward(_PLAYERS[player], 1.0)
-            self._reward(_PLAYERS[1 - player], -1.0)
+            self._reward(PLAYERS[player], 1.0)
+            self._reward(PLAYERS[1 - player], -1.0)
         if self._over:
-            for agent_id in _PLAYERS:
+            for agent_id in PLAYERS:
                 self._end(agent_id, self._observe(agent_id))
 
     def _acting(self) -> Iterable[AgentId]:
-        return () if self._over else (_PLAYERS[self._player],)
+        return () if self._over else (PLAYERS[self._player],)
 
     def _observe(self, agent_id: AgentId) -> Nest:
-        own = _PLAYERS.index(agent_id)
+        own = PLAYERS.index(agent_id)
         free = ~self._squares.any(axis=1)
         return {
             "observation": self._squares[:, [own, 1 - own]],
@@ -92,9 +96,4 @@ class TicTacToe(TurnEnvironment):
 
     def render(self) -> np.ndarray:
         """Returns the board as an image, uint8 ``[96, 96, 3]``: squares of "first" orange, of "second" blue."""
-        board = np.full((9, 3), 255, np.uint8)
-        for player, colour in enumerate(_COLOURS):
-            board[self._squares[:, player] > 0] = colour
-        image = np.kron(board.reshape(3, 3, 3), np.ones((32, 32, 1), np.uint8))
-        image[::32] = image[:, ::32] = 0
-        return image
+        return draw(self._squares.reshape(3, 3, 2))

@@ -1,0 +1,93 @@
+"""Any game in turns in JAX as an ordinary environment: numpy arrays of whoever acts, one move a call."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, final
+
+import jax
+import numpy as np
+import tree
+
+from agentkit import specs
+from agentkit.child import check_not_forked
+from agentkit.envs.jax.dm_environment import cast_action, compiled_steps, on_cpu, to_numpy
+from agentkit.envs.jax.turn_base import JaxTurnEnvironment
+from agentkit.envs.multi_agent.base import TurnEnvironment, one_reward_spec
+from agentkit.errors import SpecError
+from agentkit.types import LAST, AgentId, Nest
+
+
+@final
+class HostTurnEnvironment(TurnEnvironment):
+    """Steps a game in turns in JAX from Python: for evaluations, and for every mode on the host.
+
+    It runs on the CPU, where a step at a time is quickest.
+
+    Attributes:
+        jax_environment: the environment inside.
+    """
+
+    def __init__(self, environment: JaxTurnEnvironment, seed: int = 0):
+        """Compiles nothing yet; equal environments are compiled once."""
+        check_not_forked()
+        self.jax_environment = environment
+        self._begin, self._move = compiled_steps(environment)
+        self._turn = _compiled_turn(environment)
+        of_all = environment.agent_specs()
+        self._ids = list(of_all)
+        self._no_actions = {each: specs.zeros(spec.actions) for each, spec in of_all.items()}
+        self._state: Any = None
+        self._is_over = True
+        super().__init__(
+            {each: one_reward_spec(spec.observations, spec.actions) for each, spec in of_all.items()}, seed
+        )
+
+    def reseed(self, seed: int) -> None:
+        """Makes the next reset begin an episode that depends on `seed` alone."""
+        self._key = on_cpu(jax.random.PRNGKey(seed))  # Where the key is, all else is computed.
+
+    def _start(self) -> None:
+        self._key, self._state, timestep = self._begin(self._key)
+        self._seen, self._is_over = timestep.observation, False
+
+    def _advance(self, actions: Mapping[AgentId, Nest]) -> None:
+        ((mover, given),) = actions.items()
+        action = tree.map_structure(cast_action, self._specs[mover].actions, given)
+        self._check_allowed(mover, action)
+        self._key, self._state, timestep = self._move(self._key, self._state, {**self._no_actions, mover: action})
+        self._seen, self._is_over = timestep.observation, int(timestep.step_type) == LAST
+        for agent_id in self._ids:
+            self._reward(agent_id, float(timestep.reward[agent_id]), float(timestep.discount[agent_id]))
+            if self._is_over:
+                self._end(agent_id, self._observe(agent_id), terminated=False)  # The step's discount says whether.
+
+    def _check_allowed(self, mover: AgentId, action: Nest) -> None:
+        seen = self._seen[mover]
+        mask = seen.get(specs.ACTION_MASK) if isinstance(seen, Mapping) else None
+        if mask is not None and not np.asarray(mask)[action]:
+            raise SpecError(f"{mover!r} took action {action}, which is not allowed; see the action_mask.")
+
+    def _acting(self) -> Iterable[AgentId]:
+        return () if self._is_over else (self._ids[int(self._turn(self._state))],)
+
+    def _observe(self, agent_id: AgentId) -> Nest:
+        return to_numpy(self._seen[agent_id])
+
+    def state_spec(self) -> Nest | None:
+        """Returns the spec of what a centralised critic may see; None where there is no such state."""
+        return self.jax_environment.state_spec()
+
+    def state(self) -> Nest:
+        """Returns the state as it is now."""
+        return to_numpy(self.jax_environment.global_state(self._state))
+
+    def render(self) -> np.ndarray:
+        """Returns an image of where it stands, as `JaxEnvironment.render` draws it."""
+        return self.jax_environment.render(self._state)
+
+
+@functools.lru_cache(maxsize=16)
+def _compiled_turn(environment: JaxTurnEnvironment) -> Callable[[Any], jax.Array]:
+    return jax.jit(environment.turn)
