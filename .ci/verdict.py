@@ -24,6 +24,7 @@ IN_PROCESS_BUT = {"reverb", "ray"}
 ELSEWHERE = {
     "tests/envs/test_gymnax.py": ".ci/smoke, with the gymnasium that gymnax wants",
     "tests/envs/test_jaxmarl.py": ".ci/smoke, with gymnax, which it asks for",
+    "tests/envs/test_pgx.py": ".ci/smoke, with the other environments in JAX",
     "tests/envs/test_others_in_jax.py": ".ci/smoke, with the mujoco that MuJoCo Playground wants",
     "tests/envs/test_metaworld.py": ".ci/smoke, with the mujoco that Meta-World wants",
     "tests/experiment/test_own_boxes.py::test_torch_learns_and_is_resumed": ".ci/smoke, with torch",

@@ -71,6 +71,7 @@ OPTIONAL = {
     "brax": "envs/jax/brax.py",
     "jaxmarl": "envs/jax/jaxmarl.py",
     "jumanji": "envs/jax/jumanji.py",
+    "pgx": "envs/jax/pgx.py",
     "navix": "envs/jax/navix.py",
     "mujoco_playground": "envs/jax/playground.py",
     "metaworld": "envs/metaworld.py",

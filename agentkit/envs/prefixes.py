@@ -45,7 +45,7 @@ SIMULATORS = {
     "team": "pettingzoo:mpe/simple_spread_v3",
 }
 """Prefixes of simulators, each with the name of one of its environments."""
-_ROOMS = {**dict.fromkeys(("brax", "gymnax", "jumanji", "navix", "playground", "jaxmarl"), "jax.")}
+_ROOMS = {**dict.fromkeys(("brax", "gymnax", "jumanji", "navix", "playground", "jaxmarl", "pgx"), "jax.")}
 _ROOMS |= dict.fromkeys(("openspiel", "pettingzoo", "team"), "multi_agent.")
 GYMNASIUM_PREFIXES = ("gymnasium", "gymnasium_vector", "atari", "metaworld", "minigrid", "robotics")
 """Prefixes of environments that gymnasium makes, and that draw with ``render_mode="rgb_array"``."""
@@ -54,6 +54,7 @@ OF_SEVERAL_AGENTS = {
     "jaxmarl": "MPE_simple_spread_v3",
     "openspiel": "kuhn_poker",
     "pettingzoo": "mpe/simple_spread_v3",
+    "pgx": "connect_four",
 }
 """Prefixes of packages whose environments have several agents, each with the name of one of its environments:
 `envs.make_multi_agent` makes them."""
@@ -196,7 +197,7 @@ def split_several(name: str) -> tuple[str, str]:
     if not has_several_agents(name):
         known = [f"agentkit:{own}" for own in OWN_OF_SEVERAL_AGENTS]
         known += [f"jax:{own}" for own in IN_JAX_OF_SEVERAL_AGENTS]
-        known += ["jaxmarl:NAME", "openspiel:NAME", "pettingzoo:FAMILY/NAME"]
+        known += ["jaxmarl:NAME", "openspiel:NAME", "pettingzoo:FAMILY/NAME", "pgx:NAME"]
         advice = "Those of one agent take no policies."
         raise unknown_name("environment of several agents", name, known, advice)
     prefix, _, rest = name.partition(":")

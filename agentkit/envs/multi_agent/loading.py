@@ -12,7 +12,7 @@ import dm_env
 from agentkit.core import MultiAgentEnvironment
 from agentkit.envs import given
 from agentkit.envs.jax.multi_agent_base import JaxMultiAgentEnvironment
-from agentkit.envs.prefixes import OF_SEVERAL_AGENTS, check_settings, own_class, split_several
+from agentkit.envs.prefixes import OF_SEVERAL_AGENTS, check_settings, module_of, own_class, split_several
 from agentkit.errors import ConfigError, SpecError
 
 
@@ -21,9 +21,10 @@ def make_multi_agent(environment: Any, /, seed: int = 0, *, raw: bool = False, *
 
     Args:
         environment: ``agentkit:tic_tac_toe``, ``agentkit:matrix_game`` and the like, ``pettingzoo:FAMILY/NAME`` such
-            as ``pettingzoo:classic/tictactoe_v3``, ``openspiel:NAME``, ``jax:two_step_game`` or ``jaxmarl:NAME``; or a
-            class, a function or an instance (which is copied) of a `core.MultiAgentEnvironment`, of PettingZoo's kinds,
-            of OpenSpiel's games, of a `envs.jax.multi_agent_base.JaxMultiAgentEnvironment`, or of a dm_env environment.
+            as ``pettingzoo:classic/tictactoe_v3``, ``openspiel:NAME``, ``jax:connect_four``, ``jaxmarl:NAME`` or
+            ``pgx:NAME``; or a class, a function or an instance (which is copied) of a `core.MultiAgentEnvironment`, of
+            PettingZoo's kinds, of OpenSpiel's games, of a `envs.jax.multi_agent_base.JaxMultiAgentEnvironment`, or of a
+            dm_env environment.
         seed: seeds everything; the same seed gives the same episodes for the same actions.
         raw: True gives it behind the interface only; False (the default) with actions in [-1, 1], single precision, and
             `save`/`restore` in mid-episode where it has `reseed`.
@@ -54,8 +55,7 @@ def _make(environment: Any, seed: int, settings: dict[str, Any]) -> Any:
         if prefix == "jax":
             return importlib.import_module("agentkit.envs.jax").make_multi_agent(rest, seed, **settings)
         if prefix in OF_SEVERAL_AGENTS:
-            room = "jax" if prefix == "jaxmarl" else "multi_agent"
-            return importlib.import_module(f"agentkit.envs.{room}.{prefix}").make(rest, seed, **settings)
+            return importlib.import_module(module_of(environment)).make(rest, seed, **settings)
         own = own_class(rest)
         check_settings(environment, settings, set(inspect.signature(own).parameters) - {"seed"})
         return own(seed=seed, **settings)
