@@ -20,6 +20,7 @@ from agentkit.experiment.multi_agent.config import MultiAgentConfig, who_plays
 from agentkit.experiment.multi_agent.judging.evaluation import MultiAgentEvaluator
 from agentkit.experiment.multi_agent.parts import NoPolicy, check_resumed, log_learner, make_policies, tell
 from agentkit.experiment.multi_agent.players import Player, Trained
+from agentkit.experiment.multi_agent.pools import check_pool
 from agentkit.experiment.multi_agent.work import Learners
 from agentkit.experiment.on_device.build import keys_of
 from agentkit.experiment.on_device.checks import (
@@ -32,10 +33,11 @@ from agentkit.experiment.on_device.checks import (
     refused,
 )
 from agentkit.experiment.on_device.chunks import OneRun
-from agentkit.experiment.on_device.loop import DeviceLoop
+from agentkit.experiment.on_device.loop import DeviceLoop, State
 from agentkit.experiment.on_device.segments import segments_of_round
 from agentkit.experiment.on_device.several.acting import Party, keys_of_each
 from agentkit.experiment.on_device.several.chance import random_policy
+from agentkit.experiment.on_device.several.opponents import pools_of
 from agentkit.experiment.on_device.several.rounds import SeveralRounds
 from agentkit.experiment.on_device.work import ActAndLearnOnDevice
 from agentkit.experiment.runs.logs import RunLogs
@@ -84,8 +86,6 @@ def check_settings(config: MultiAgentConfig) -> None:
     Raises:
         ConfigError: names the first, and what to do.
     """
-    if config.opponents is not None:
-        raise refused("opponents (--opponents)", "all episodes are played by the newest parameters. Leave it out")
     if config.num_steps >= MOST_STEPS:
         raise refused(f"num_steps={config.num_steps:,}", f"steps are counted below {MOST_STEPS:,}. Take fewer")
     check_callbacks(config.callbacks)
@@ -107,10 +107,10 @@ def check_trained(config: MultiAgentConfig, trained: Sequence[Trained], environm
         number, experience = len(each.agent_ids), each.agent.experience
         num_streams = number * (config.num_envs or 1)
         check_agent(each.agent, num_streams, _rows_of(config, number, config.num_steps))
-        if isinstance(environment, JaxTurnEnvironment) and isinstance(experience, Sequences):
+        if isinstance(experience, Sequences) and (isinstance(environment, JaxTurnEnvironment) or config.opponents):
             raise refused(
-                f"{each.policy_id!r}, which learns from sequences, where agents act in turns",
-                "its rows are kept as many of each agent in each environment. Take an agent that learns from "
+                f"{each.policy_id!r}, which learns from sequences, where agents act in turns or have opponents",
+                "it keeps as many rows of each agent in each environment. Take an agent that learns from "
                 "transitions (dqn) or segments (ppo, with a core_size where it needs a memory)",
             )
         if isinstance(experience, Segments):
@@ -170,6 +170,8 @@ def build(
     plays = who_plays(config, agent_specs)
     trained, players = make_policies(config, plays, agent_specs)
     check_trained(config, trained, environment)
+    if config.opponents:
+        check_pool(trained)
     already = 0 if found is None else found.step
     loop = DeviceLoop(_make_rounds(config, environment, plays, trained, players, already))
     learner_key, acting_key = keys_of(config.seed)
@@ -188,7 +190,9 @@ def build(
     plans = {each.policy_id: each.agent.batch_plan for each in trained}
     experiment: Any = config
     chunks = OneRun(loop, acting_key)
-    work: ActAndLearnOnDevice = ActAndLearnOnDevice(experiment, chunks, learners, logs, plans, each_step)
+    work: ActAndLearnOnDevice = ActAndLearnOnDevice(
+        experiment, chunks, learners, logs, plans, each_step, lambda state: _save_pools(state, list(plans))
+    )
     evaluator = None
     if evaluation_plan(experiment).period:
         by_agent = {agent_id: players[policy_id] for agent_id, policy_id in plays.items()}
@@ -224,7 +228,14 @@ def _make_rounds(
         assert policy is not None, "check_trained has refused others"
         rows = _rows_of(config, number, max(config.num_steps, already)) + num_envs * number
         parties.append(Party(policy_id, agent_ids, policy, each.parts.update, needed_experience(each.agent, rows)))
-    return SeveralRounds(environment, parties, num_envs, 1 if config.count_steps_by == "environment" else len(plays))
+    steps_each = 1 if config.count_steps_by == "environment" else len(plays)
+    return SeveralRounds(environment, parties, num_envs, steps_each, config.opponents)
+
+
+def _save_pools(state: State, policy_ids: Sequence[str]) -> dict[str, Any]:
+    """Returns what a checkpoint has for tournaments; a run goes on from what the compiled loop keeps."""
+    opponents = state.acting.opponents
+    return {} if opponents == () else {"self_play": {"pools": pools_of(opponents, policy_ids)}}
 
 
 def _fixed_party(policy_id: str, agent_ids: Sequence[AgentId], player: Player) -> Party:

@@ -34,6 +34,7 @@ class Acting(NamedTuple):
         num_steps: taken so far in all environments, int32 ``[]``.
         num_episodes: ended so far, int32 ``[]``.
         pool_key: PRNG key of all pools of resets; ``()`` where there are none.
+        opponents: a `several.opponents.Opponents`; ``()`` where all play by the newest parameters.
     """
 
     key: Array
@@ -45,6 +46,7 @@ class Acting(NamedTuple):
     num_steps: Array
     num_episodes: Array
     pool_key: Array = ()
+    opponents: Nest = ()
 
 
 Reset = Callable[[Array], tuple[Any, dm_env.TimeStep]]

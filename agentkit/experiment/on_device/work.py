@@ -44,6 +44,7 @@ class ActAndLearnOnDevice:
         logs: RunLogs,
         plans: Mapping[str, BatchPlan],
         agent_steps: int = 0,
+        describe: Callable[[State], dict[str, Any]] = lambda state: {},
     ):
         """Runs nothing yet.
 
@@ -54,9 +55,10 @@ class ActAndLearnOnDevice:
             logs: of the run.
             plans: how each policy that learns draws its data, by id; that of a single agent as `ONLY`.
             agent_steps: steps of agents that a step is, for the log; 0 of a single agent, whose log has none.
+            describe: returns what a checkpoint has of a state beside it, for those who read it.
         """
         self._experiment, self._chunks, self.learner, self._logs = experiment, chunks, learner, logs
-        self._plans, self._agent_steps = dict(plans), agent_steps
+        self._plans, self._agent_steps, self._describe = dict(plans), agent_steps, describe
         self._num_steps = self._num_episodes = 0
         self._was_finite = True
 
@@ -131,8 +133,9 @@ class ActAndLearnOnDevice:
 
     def save(self) -> dict[str, Any]:
         """Returns the state of environments, policy and counts, by number: a user's environment may have any pytree."""
-        leaves = jax.tree.leaves(jax.device_get(_without_items(self._chunks.state)))
-        return {"acting": {str(i): np.array(leaf) for i, leaf in enumerate(leaves)}}
+        state = self._chunks.state
+        leaves = jax.tree.leaves(jax.device_get(_without_items(state)))
+        return {"acting": {str(i): np.array(leaf) for i, leaf in enumerate(leaves)}, **self._describe(state)}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Restores the state that `save` returned.

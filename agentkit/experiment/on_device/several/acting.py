@@ -27,6 +27,7 @@ from agentkit.experiment.on_device.acting import (
     where,
 )
 from agentkit.experiment.on_device.members import ALONE
+from agentkit.experiment.on_device.several.opponents import NEWEST, SelfPlay, places_of
 from agentkit.learning import Update
 from agentkit.types import FIRST, LAST, AgentId, Array, Nest, Params, Step
 
@@ -58,7 +59,7 @@ class Turn(NamedTuple):
         before: the time steps at which its agents acted.
         row: see `on_device.acting.take_step`.
         after: the time steps that followed.
-        is_there: whether there is such a row, bool ``[A N]``; True where all agents act at each step.
+        is_there: whether there is such a row, bool ``[A N]``; True where there always is one.
     """
 
     before: TimeStep
@@ -73,6 +74,11 @@ class Play(Protocol):
     @property
     def most_steps(self) -> int:
         """Returns the steps of an environment in a step of all, at most, as they are counted."""
+        ...
+
+    @property
+    def has_gaps(self) -> bool:
+        """Returns whether there are steps in which a policy has no row of an agent."""
         ...
 
     def start(self, key: Array) -> Acting:
@@ -98,13 +104,27 @@ class Play(Protocol):
         """
         ...
 
+    def newest(self, acting: Acting, agent_ids: Sequence[AgentId]) -> TimeStep:
+        """Returns the time steps that the next rows of agents begin with; one whose row will not be there is a FIRST.
+
+        Args:
+            acting: the state.
+            agent_ids: A of them, for leaves ``[A N, ...]``.
+        """
+        ...
+
 
 @final
 class Together:
     """Has all agents act at each step: `Play`."""
 
     def __init__(
-        self, environment: JaxMultiAgentEnvironment, parties: Sequence[Party], num_envs: int, steps_each: int = 1
+        self,
+        environment: JaxMultiAgentEnvironment,
+        parties: Sequence[Party],
+        num_envs: int,
+        steps_each: int = 1,
+        self_play: SelfPlay | None = None,
     ):
         """Computes nothing yet.
 
@@ -113,9 +133,11 @@ class Together:
             parties: of all agents.
             num_envs: N.
             steps_each: what a step of an environment counts.
+            self_play: says who plays by earlier parameters; None where nobody does.
         """
         self._environment, self._parties, self._num_envs = environment, list(parties), num_envs
-        self.most_steps = steps_each
+        self.most_steps, self._self_play = steps_each, self_play
+        self.has_gaps = self_play is not None
 
     def start(self, key: Array) -> Acting:
         """Returns the state in which environments and policies begin; see `Play`."""
@@ -129,7 +151,8 @@ class Together:
         nothing, zero = jnp.zeros(num_envs, jnp.int32), jnp.int32(0)
         returns = {agent_id: jnp.zeros(num_envs, jnp.float32) for agent_id in timestep.observation}
         pool_key = find_pool_key(self._environment, key)
-        return Acting(key, state, timestep, policies, returns, nothing, zero, zero, pool_key)
+        opponents = () if self._self_play is None else self._self_play.start(key, num_envs)
+        return Acting(key, state, timestep, policies, returns, nothing, zero, zero, pool_key, opponents)
 
     def take_step(
         self, params: Mapping[str, Params], acting: Acting, reset: Reset
@@ -139,11 +162,15 @@ class Together:
         key, act_key, step_key = jax.random.split(acting.key, 3)
         was_last = before.step_type == LAST  # [N]: these are reset, and their actions count for nothing.
         actions: dict[AgentId, Nest] = {}
-        states, chosen = {}, {}
+        states, chosen, places = {}, {}, {}
         for party, own_key in zip(self._parties, keys_of_each(act_key, len(self._parties)), strict=True):
             name, seen = party.policy_id, rows_of(before, party.agent_ids)
             own: Any = own_key, seen.observation, acting.policy[name], seen.step_type, len(party.agent_ids)
-            action, states[name], extras = act_in_each(party.policy, params[name], *own)
+            found = act_in_each(party.policy, params[name], *own)
+            if self._self_play is not None and party.update is not None:
+                places[name] = places_of(acting.opponents, party.agent_ids)
+                found = self._self_play.act(acting.opponents, places[name], name, party.policy, found, *own)
+            action, states[name], extras = found
             chosen[name] = action, extras
             actions |= _by_agent(action, party.agent_ids)
         clipped = clip_action(actions, self._environment.action_spec())
@@ -151,7 +178,8 @@ class Together:
         turns = {}
         for party in self._parties:
             at, then = (rows_of(each, party.agent_ids) for each in (before, timestep))
-            turns[party.policy_id] = Turn(at, row_of(at, *chosen[party.policy_id], then), then)
+            is_there = places[party.policy_id] == NEWEST if party.policy_id in places else True
+            turns[party.policy_id] = Turn(at, row_of(at, *chosen[party.policy_id], then), then, is_there)
         moved = ~was_last
         after = acting._replace(
             key=key,
@@ -164,8 +192,21 @@ class Together:
             lengths=acting.lengths + moved,
             num_steps=acting.num_steps + self.most_steps * jnp.sum(moved, dtype=jnp.int32),
         )
+        if self._self_play is not None:
+            ended = timestep.step_type == LAST
+            opponents = self._self_play.count(acting.opponents, ended, after.returns)
+            draw_key = jax.random.fold_in(key, 2**32 - 1)
+            after = after._replace(opponents=self._self_play.draw(opponents, was_last, draw_key))
         after, episodes = end_episodes(after, timestep.step_type == LAST)
         return after, turns, episodes
+
+    def newest(self, acting: Acting, agent_ids: Sequence[AgentId]) -> TimeStep:
+        """Returns the newest time steps, of which the next rows are; see `Play`."""
+        found = rows_of(acting.timestep, agent_ids)
+        if self._self_play is None:
+            return found
+        will_be_there = places_of(acting.opponents, agent_ids) == NEWEST
+        return found._replace(step_type=jnp.where(will_be_there, found.step_type, FIRST))
 
 
 def end_episodes(acting: Acting, ended: Array) -> tuple[Acting, Episodes]:

@@ -11,12 +11,14 @@ import jax.numpy as jnp
 from agentkit.agents.common.experience import Segments
 from agentkit.envs.jax.multi_agent_base import JaxMultiAgentEnvironment
 from agentkit.envs.jax.turn_base import JaxTurnEnvironment
+from agentkit.experiment.multi_agent.config import Pool
 from agentkit.experiment.on_device.acting import Acting, Episodes, Reset, all_finite, fill_pool, no_episodes
 from agentkit.experiment.on_device.replay.learning import ReplayLearning
 from agentkit.experiment.on_device.replay.replay_rounds import STEPS
 from agentkit.experiment.on_device.rounds import Progress, Round, end_of_round
 from agentkit.experiment.on_device.segments import SegmentLearning, close_segments
 from agentkit.experiment.on_device.several.acting import Party, Play, Together, Turn, keys_of_each, rows_of
+from agentkit.experiment.on_device.several.opponents import SelfPlay
 from agentkit.experiment.on_device.several.turns import InTurns, close_up
 from agentkit.types import FIRST, Array, Nest, Step
 
@@ -55,7 +57,12 @@ class SeveralRounds:
     """
 
     def __init__(
-        self, environment: JaxMultiAgentEnvironment, parties: Sequence[Party], num_envs: int, steps_each: int = 1
+        self,
+        environment: JaxMultiAgentEnvironment,
+        parties: Sequence[Party],
+        num_envs: int,
+        steps_each: int = 1,
+        pool: Pool | None = None,
     ):
         """Computes nothing yet; `multi_agent.on_device` has looked at the settings.
 
@@ -64,14 +71,17 @@ class SeveralRounds:
             parties: of all agents.
             num_envs: N.
             steps_each: what a step of an environment counts; 1 where agents act in turns.
+            pool: of earlier parameters, as opponents; None where all play by the newest.
         """
         self._environment, self._parties, self._num_envs = environment, list(parties), num_envs
+        self._updates = {party.policy_id: party.update for party in parties if party.update is not None}
+        plays = {name: party.policy_id for party in parties for name in party.agent_ids if party.update is not None}
+        self._self_play = None if pool is None else SelfPlay(pool, self._updates, plays)
         self._play: Play
         if isinstance(environment, JaxTurnEnvironment):
-            self._play = InTurns(environment, parties, num_envs)
+            self._play = InTurns(environment, parties, num_envs, self._self_play)
         else:
-            self._play = Together(environment, parties, num_envs, steps_each)
-        self._updates = {party.policy_id: party.update for party in parties if party.update is not None}
+            self._play = Together(environment, parties, num_envs, steps_each, self._self_play)
         self._agent_ids = {party.policy_id: party.agent_ids for party in parties}
         self._on_segments: dict[str, SegmentLearning] = {}
         self._on_replay: dict[str, ReplayLearning] = {}
@@ -131,6 +141,10 @@ class SeveralRounds:
         end = end_of_round(acting.num_steps, target, self.rows)
         number = acting.num_steps if self._on_segments else acting.num_steps // self.rows
         reset = fill_pool(self._environment, acting, number)
+        if self._self_play is not None:
+            newest = {name: update.variables(training[name])["policy"] for name, update in self._updates.items()}
+            begun = number if self._on_segments else number * self.rows
+            acting = acting._replace(opponents=self._self_play.keep(acting.opponents, newest, begun))
         progress = {name: Progress(training[name], store[name], tally[name], metrics[name]) for name in training}
         learning = {name: progress[name] for name in self._on_replay}
         turns = self._turns(acting, acting.key)
@@ -204,9 +218,9 @@ class SeveralRounds:
 
     def _segments(self, name: str, rows: Step, is_there: Array, acting: Acting) -> Step:
         """Returns a policy's rows of a round as segments ``[times, A N, T + 1, ...]``."""
-        learning, end = self._on_segments[name], rows_of(acting.timestep, self._agent_ids[name])
+        learning, end = self._on_segments[name], self._play.newest(acting, self._agent_ids[name])
         behind = end.observation, end.step_type == FIRST
-        if isinstance(self._play, InTurns):
+        if self._play.has_gaps:
             rows, behind = close_up(rows, is_there, end)
         parts = jax.tree.map(lambda x: x.reshape(learning.times, learning.length, *x.shape[1:]), rows)
         following = jax.tree.map(

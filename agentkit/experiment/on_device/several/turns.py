@@ -18,7 +18,8 @@ from agentkit.actors.compiled import act_in_each, count_acting
 from agentkit.actors.policy import ActorIndex, Policy, first_state
 from agentkit.envs.jax.turn_base import JaxTurnEnvironment
 from agentkit.experiment.on_device.acting import Acting, Episodes, Reset, clip_action, find_pool_key, where
-from agentkit.experiment.on_device.several.acting import Party, Turn, end_episodes, keys_of_each, row_of
+from agentkit.experiment.on_device.several.acting import Party, Turn, end_episodes, keys_of_each, row_of, rows_of
+from agentkit.experiment.on_device.several.opponents import NEWEST, SelfPlay, places_of
 from agentkit.types import FIRST, LAST, MID, AgentId, Array, Nest, Params, Step
 
 
@@ -31,7 +32,8 @@ class Waiting(NamedTuple):
         reward: that it was given since, r_1 + d_1 r_2 + ..., float32 ``[N]``.
         discount: the product of the discounts since, float32 ``[N]``.
         has_begun: whether it has acted in this episode, bool ``[N]``.
-        is_there: whether there is such a turn, bool ``[N]``; there is none before an agent's first one of all.
+        is_there: whether there is such a turn to learn from, bool ``[N]``: none before an agent's first one of all, and
+            none by earlier parameters.
     """
 
     action: Nest
@@ -81,20 +83,28 @@ class InTurns:
 
     Attributes:
         most_steps: that an environment takes in a step of all: one of each agent.
+        has_gaps: True.
     """
 
-    def __init__(self, environment: JaxTurnEnvironment, parties: Sequence[Party], num_envs: int):
+    def __init__(
+        self,
+        environment: JaxTurnEnvironment,
+        parties: Sequence[Party],
+        num_envs: int,
+        self_play: SelfPlay | None = None,
+    ):
         """Computes nothing yet.
 
         Args:
             environment: each of N.
             parties: of all agents.
             num_envs: N.
+            self_play: says who plays by earlier parameters; None where nobody does.
         """
         self._environment, self._parties, self._num_envs = environment, list(parties), num_envs
         plays = {agent_id: party for party in parties for agent_id in party.agent_ids}
         self._seats = [Seat(i, agent_id, plays[agent_id]) for i, agent_id in enumerate(environment.observation_spec())]
-        self.most_steps = len(self._seats)
+        self.most_steps, self.has_gaps, self._self_play = len(self._seats), True, self_play
 
     def start(self, key: Array) -> Acting:
         """Returns the state in which environments and policies begin; see `Play`."""
@@ -117,7 +127,8 @@ class InTurns:
         )
         games = Games(state, timestep.observation, not_yet, waiting)
         returns, pool_key = dict.fromkeys(waiting, no_rewards), find_pool_key(self._environment, key)
-        return Acting(key, games, own, policies, returns, nothing, zero, zero, pool_key)
+        opponents = () if self._self_play is None else self._self_play.start(key, num_envs)
+        return Acting(key, games, own, policies, returns, nothing, zero, zero, pool_key, opponents)
 
     def take_step(
         self, params: Mapping[str, Params], acting: Acting, reset: Reset
@@ -132,7 +143,12 @@ class InTurns:
             own_params = params[seat.party.policy_id]
             now, of_each[seat.agent_id], acts = self._ask(seat, own_params, now, was_over, own_act_key)
             now = self._move(seat, now, acts, own_step_key)
-        now, episodes = end_episodes(now, now.environment.is_over & ~was_over)
+        ended = now.environment.is_over & ~was_over
+        if self._self_play is not None:
+            opponents = self._self_play.count(now.opponents, ended, now.returns)
+            draw_key = jax.random.fold_in(key, 2**32 - 1)
+            now = now._replace(opponents=self._self_play.draw(opponents, was_over, draw_key))
+        now, episodes = end_episodes(now, ended)
         now = now._replace(environment=self._begin(now.environment, was_over, reset_key, reset))
         turns: dict[str, Turn] = {
             party.policy_id: jax.tree.map(
@@ -153,7 +169,12 @@ class InTurns:
         after = TimeStep(kind, waiting.reward, waiting.discount, games.observation[name])
         turn = Turn(before, row_of(before, waiting.action, waiting.extras, after), after, is_given & waiting.is_there)
         asked = jnp.where(acts, kind, LAST).astype(jnp.int32)
-        found = act_in_each(seat.party.policy, params, key, after.observation, now.policy[name], asked)
+        given = key, after.observation, now.policy[name], asked
+        found, learns = act_in_each(seat.party.policy, params, *given), True
+        if self._self_play is not None and seat.party.update is not None:
+            places = places_of(now.opponents, [name])
+            found = self._self_play.act(now.opponents, places, seat.party.policy_id, seat.party.policy, found, *given)
+            learns = places == NEWEST
         (action, extras), policy = (found[0], found[2]), found[1]
         outcome = jax.tree.map(lambda x: where(acts, x, jnp.zeros_like(x)), (action, extras))
         action, extras = choose(is_given, outcome, (waiting.action, waiting.extras))
@@ -164,7 +185,7 @@ class InTurns:
             jnp.where(is_counted, 0.0, waiting.reward),
             jnp.where(is_counted, 1.0, waiting.discount),
             waiting.has_begun | acts,
-            waiting.is_there | acts,
+            jnp.where(acts, learns, waiting.is_there),
         )
         others = _counted(seat.party.policy, now.policy[name], count_acting(asked))
         newest = choose(is_given, after, before)
@@ -174,6 +195,12 @@ class InTurns:
             policy={**now.policy, name: choose(acts, policy, others)},
         )
         return now, turn, acts
+
+    def newest(self, acting: Acting, agent_ids: Sequence[AgentId]) -> TimeStep:
+        """Returns the time steps at which agents have acted last, or have ended; see `Play`."""
+        found = rows_of(acting.timestep, agent_ids)
+        will_be_there = jnp.concatenate([acting.environment.waiting[agent_id].is_there for agent_id in agent_ids])
+        return found._replace(step_type=jnp.where(will_be_there, found.step_type, FIRST))
 
     def _move(self, seat: Seat, now: Acting, acts: Array, key: Array) -> Acting:
         """Returns the state after an agent's action, where it acts: all agents hear of what it gives them."""
