@@ -17,7 +17,7 @@ from agentkit.envs.jax.pgx import Pgx  # noqa: E402
 
 @pytest.fixture(autouse=True)
 def _ranks_of_their_own():
-    with jax.numpy_rank_promotion("allow"):  # Which the tests forbid to agentkit.
+    with jax.numpy_rank_promotion("allow"):  # Go needs them; the tests forbid them to agentkit.
         yield
 
 

@@ -21,7 +21,7 @@ def chosen(make, observation):
 @pytest.mark.parametrize(
     ("rows", "columns"),
     [
-        ([".oo....", "xxx.oo."], {3}),  # Wins, although the other threatens to.
+        (["......o", "......o", "xxx...o"], {3}),  # Wins, although the other threatens to.
         (["..x....", "..x....", "..x.o..", "o.o.o.."], {2}),  # A column.
         (["..xx...", ".xoo...", "xoox..o"], {3}),  # A diagonal, from the left below.
         (["...xx..", "...oox.", "o..xoox"], {3}),  # From the right below.
