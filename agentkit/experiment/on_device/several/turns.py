@@ -229,7 +229,7 @@ class InTurns:
         """Returns the games with a new one in the place of each that was over."""
 
         def begin() -> Games:
-            state, timestep = reset(jax.random.split(key, self._num_envs))
+            new, timestep = reset(jax.random.split(key, self._num_envs))
             waiting = {
                 name: each._replace(
                     reward=jnp.where(was_over, 0.0, each.reward),
@@ -238,8 +238,8 @@ class InTurns:
                 )
                 for name, each in games.waiting.items()
             }
-            new, old = (state, timestep.observation), (games.state, games.observation)
-            return Games(*choose(was_over, new, old), games.is_over & ~was_over, waiting)
+            state, observation = choose(was_over, (new, timestep.observation), (games.state, games.observation))
+            return Games(state, observation, games.is_over & ~was_over, waiting)
 
         found: Games = jax.lax.cond(jnp.any(was_over), begin, lambda: games)
         return found
