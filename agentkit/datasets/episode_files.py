@@ -30,7 +30,7 @@ from agentkit.datasets.episodes import ActionSpace, Episode, check_episode, find
 from agentkit.datasets.step_columns import split_steps
 from agentkit.datasets.transition_columns import TRANSITION_COLUMNS, are_transitions, split_transitions
 from agentkit.errors import AgentkitError, ConfigError, SpecError, missing_extra
-from agentkit.files import ArrayLimit, read_json, read_npz
+from agentkit.files import ArrayLimit, read_json, read_npz, refusing_unwritable
 from agentkit.types import Nest
 
 _MAIN = "main_data.hdf5"
@@ -77,21 +77,20 @@ def write_episodes(
     h5py = _h5py()
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with h5py.File(partial, "w", track_order=True) as file:
-            file.attrs["total_episodes"] = len(episodes)
-            file.attrs["total_steps"] = sum(len(episode.rewards) for episode in episodes)
-            if actions is not None:
-                file.attrs["action_space"] = json.dumps(dict(actions))
-            for number, episode in enumerate(episodes):
-                group = file.create_group(f"episode_{number}")
-                group.attrs["id"] = number
-                group.attrs["total_steps"] = len(episode.rewards)
-                for name, nest in episode._asdict().items():
-                    _write(group, name, nest)
-        os.replace(partial, path)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error}. Choose another file.") from error
+        with refusing_unwritable(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with h5py.File(partial, "w", track_order=True) as file:
+                file.attrs["total_episodes"] = len(episodes)
+                file.attrs["total_steps"] = sum(len(episode.rewards) for episode in episodes)
+                if actions is not None:
+                    file.attrs["action_space"] = json.dumps(dict(actions))
+                for number, episode in enumerate(episodes):
+                    group = file.create_group(f"episode_{number}")
+                    group.attrs["id"] = number
+                    group.attrs["total_steps"] = len(episode.rewards)
+                    for name, nest in episode._asdict().items():
+                        _write(group, name, nest)
+            os.replace(partial, path)
     finally:
         with contextlib.suppress(OSError):
             partial.unlink()

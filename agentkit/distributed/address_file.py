@@ -7,7 +7,7 @@ import pathlib
 
 from agentkit.distributed.run_store_client import RunStoreClient, RunStoreError
 from agentkit.errors import ConfigError
-from agentkit.files import read_json
+from agentkit.files import read_json, refusing_unwritable
 
 
 def write_address_file(directory: pathlib.Path, address: str, run_id: str) -> None:
@@ -21,15 +21,11 @@ def write_secret(path: pathlib.Path, text: str) -> None:
     Raises:
         ConfigError: the disk or its permissions refuse it.
     """
-    try:
+    with refusing_unwritable(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
         path.touch(mode=0o600, exist_ok=False)
         path.write_text(text + "\n")
-    except OSError as error:
-        raise ConfigError(
-            f"{path} cannot be written: {error.strerror}. Free some space, or check the folder's permissions."
-        ) from error
 
 
 def connect_to_run(run_directory: pathlib.Path, timeout: float = 5.0) -> RunStoreClient:

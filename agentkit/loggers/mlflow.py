@@ -51,11 +51,12 @@ class MlflowLogger(Logger):
         except self._error as error:
             raise ConfigError(f"MLflow: {error} MLFLOW_TRACKING_URI says where to write.") from error
         self._unsent = [self._param(key, str(value)[:_LONGEST_VALUE]) for key, value in run.config.items()]
+        self._unclaimed = None if run.directory is None else run.directory / "logs" / "mlflow.json"
         with self._reaching():
             self._run_id = self._begin(run)
         # The run is there now: the first row tries again, and no logger made anew, which may not find it.
-        with contextlib.suppress(self._error):
-            self._send_parameters()
+        with contextlib.suppress(self._error, OSError):
+            self._settle()
         self._ends_run = run.node in (None, "learner")
 
     def write(self, values: Mapping[str, Any]) -> None:
@@ -78,7 +79,7 @@ class MlflowLogger(Logger):
             if name != self._step_key and value is not None and math.isfinite(value)
         ]
         with self._reaching():
-            self._send_parameters()
+            self._settle()
             self._client.log_batch(self._run_id, metrics=metrics)
 
     def close(self) -> None:
@@ -92,21 +93,23 @@ class MlflowLogger(Logger):
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "agentkit")
         found = self._client.get_experiment_by_name(name)
         experiment = self._client.create_experiment(name) if found is None else found.experiment_id
-        path = None if run.directory is None else run.directory / "logs" / "mlflow.json"
-        if path is not None and path.exists():
-            run_id = claim(path, "")
+        if self._unclaimed is not None and self._unclaimed.exists():
+            run_id, self._unclaimed = claim(self._unclaimed, ""), None
             self._client.update_run(run_id, status="RUNNING")
             if self._client.get_run(run_id).data.params:  # None where who began it was killed before it sent them.
                 self._unsent = []
             return run_id
         own: str = self._client.create_run(experiment, run_name=run.name).info.run_id
-        run_id = own if path is None else claim(path, own)
-        if run_id != own:  # Another node was first.
-            self._client.delete_run(own)
-            self._unsent = []
-        return run_id
+        return own
 
-    def _send_parameters(self) -> None:
+    def _settle(self) -> None:
+        """Keeps the MLflow run's id in the run folder and sends the hyperparameters, what of both is not done yet."""
+        if self._unclaimed is not None:
+            run_id = claim(self._unclaimed, self._run_id)
+            if run_id != self._run_id:  # Another node was first.
+                self._client.delete_run(self._run_id)
+                self._run_id, self._unsent = run_id, []
+            self._unclaimed = None
         while self._unsent:
             self._client.log_batch(self._run_id, params=self._unsent[:_MOST_PARAMETERS])
             del self._unsent[:_MOST_PARAMETERS]

@@ -242,7 +242,8 @@ def test_what_cannot_be_drawn(tmp_path, capsys):
         ([run, "--metric", "learner/loss"], "holds no learner/loss against steps yet. There are: "),
         ([run, "--metric", "loss"], "expected LOG/COLUMN, such as learner/loss, found 'loss'"),
         ([run, "-o", str(tmp_path / "picture.doc")], "Cannot write the picture"),
-        ([run, "-o", str(tmp_path / "a.png"), "--csv", str(tmp_path)], "cannot be written"),
+        ([run, "-o", f"{run}/config.json/to/a.png"], "a.png cannot be written: Not a directory. Free some space"),
+        ([run, "-o", str(tmp_path / "a.png"), "--csv", str(tmp_path)], "cannot be written: Is a directory. Free"),
     ):
         assert main(["plot", *words]) == 2
         assert said in capsys.readouterr().err

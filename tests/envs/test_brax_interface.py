@@ -161,6 +161,8 @@ def test_playgrounds_configs_in_configs_take_names_with_dots_and_dicts(playgroun
         UnknownNameError, match=r"'reward_config.scales.poes'. Did you mean 'reward_config.scales.pose'"
     ):
         playground("Walk", **{"reward_config.scales.poes": 1.0})
+    with pytest.raises(UnknownNameError, match=r"'reward_config.scales'. Did you mean 'reward_config.scales.pose'"):
+        playground("Walk", reward_config={"scales": {}})  # Which would change nothing.
 
 
 def test_playgrounds_repeated_actions_are_refused_in_a_line(playground):

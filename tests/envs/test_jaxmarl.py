@@ -11,7 +11,7 @@ import agentkit
 from agentkit import envs
 from agentkit.agents import ppo
 from agentkit.envs.jax.team import JaxTeam
-from agentkit.errors import ConfigError, UnknownNameError
+from agentkit.errors import ConfigError, SpecError, UnknownNameError
 from agentkit.testing.multi_agent import MultiAgentEnvironmentContract
 from agentkit.types import LAST
 
@@ -153,6 +153,18 @@ def test_what_jaxmarl_does_not_have_is_refused():
         envs.make_multi_agent("jaxmarl:MPE_simple_spraed_v3")
     with pytest.raises(ConfigError, match="jaxmarl:overcooked does not take these settings"):
         envs.make_multi_agent("jaxmarl:overcooked", max_stepz=5)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("MPE_simple_facmac_6a_v1", r"says \[16\] of adversary_0, and its observations are \[28\]"),
+        ("storm_np", "expected bounds of its observation space in uint8, found 0 and 1000000000.0"),
+    ],
+)
+def test_spaces_that_are_not_those_of_the_observations_are_refused(name, message):
+    with pytest.raises(SpecError, match=f"jaxmarl:{name}: .*{message}"):
+        envs.make_multi_agent(f"jaxmarl:{name}")
 
 
 @pytest.mark.full

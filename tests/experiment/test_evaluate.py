@@ -1,8 +1,10 @@
 """Evaluating a run's newest checkpoint, and filming it."""
 
 import dataclasses
+import functools
 import pathlib
 import shutil
+import sys
 from typing import Any
 
 import jax
@@ -14,7 +16,8 @@ from agentkit import checkpoint, specs
 from agentkit.agents import dqn, sac
 from agentkit.envs.catch import Catch
 from agentkit.errors import CheckpointError, ConfigError, SpecError
-from agentkit.experiment import Evaluator, ExperimentConfig, evaluate, load, run
+from agentkit.experiment import Evaluator, ExperimentConfig, MultiAgentConfig, evaluate, load, local, run
+from agentkit.experiment.multi_agent import build, players
 from agentkit.experiment.policies.restore_policy import check_fits
 from agentkit.specs import make_environment_spec
 from agentkit.variables import VariableStore
@@ -45,6 +48,29 @@ def test_it_gives_one_return_and_length_per_episode_always_the_same(trained: pat
     assert evaluate(str(trained), num_episodes=7) == found
     assert evaluate(trained, num_episodes=3)["episode_return"] == found["episode_return"][:3]
     assert before == {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
+
+
+@pytest.mark.one_case
+@pytest.mark.parametrize("kind", [ExperimentConfig, functools.partial(MultiAgentConfig, policy_of="shared")])
+def test_no_evaluation_has_a_key_of_the_training(monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
+    """Nor one that training gets by splitting its own, as every learner and actor does."""
+    found: list[Any] = []
+
+    def noting(make: Any) -> Any:
+        def note(*args: Any, **options: Any) -> Any:
+            key = next(each for each in args if isinstance(each, jax.Array))
+            found.extend(np.asarray([key, *jax.random.split(key)]).tolist())
+            return make(*args, **options)
+
+        return note
+
+    of_one = [(local, "make_learner"), (local, "make_actor"), (sys.modules[Evaluator.__module__], "make_actor")]
+    for home, name in [*of_one, (build, "make_learner"), (players, "PolicyActor")]:
+        monkeypatch.setattr(home, name, noting(getattr(home, name)))
+    agent = dqn.make_agent(dqn.Config(**SMALL))
+    run(kind(agent, Catch, 2, evaluation_period=1, evaluation_episodes=1, progress=False))
+    assert len(found) == 3 * 4  # A learner, an actor, and two evaluations.
+    assert len({tuple(key) for key in found}) == len(found)
 
 
 def test_an_environment_that_the_policy_does_not_fit_is_refused(trained: pathlib.Path) -> None:

@@ -5,6 +5,7 @@ import functools
 import json
 import pathlib
 import shutil
+import tomllib
 from collections.abc import Callable
 from typing import Any
 
@@ -181,6 +182,9 @@ def test_the_command_goes_on_with_the_rewards_that_were_learned_from(
     assert f"Rewards in training are multiplied by {scale:.6g}" in capfd.readouterr().out
     (record,) = (json.loads(path.read_text()) for path in tmp_path.glob("runs/*/config.json"))
     assert record["init_checkpoint"] == 15 and str(scale) in json.dumps(record["wrappers"])
+    with pytest.raises(SystemExit):
+        main([*words, *sizes, "--init-from", str(trained("iql")), "--show-config"])
+    assert str(scale) in str(tomllib.loads(capfd.readouterr().out)["wrapper"])
     assert main([*words, "--init-from", str(trained("iql"))]) == 2
     assert main([*words, "--init-checkpoint", "best"]) == 2
     assert "hidden_sizes=[16]" in capfd.readouterr().err and len(list((tmp_path / "runs").iterdir())) == 1

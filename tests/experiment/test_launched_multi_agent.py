@@ -17,8 +17,8 @@ from agentkit.agents import dqn, ppo
 from agentkit.cli import main
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment import read_multi_agent_config
-from agentkit.experiment.launching.multi_agent import find_trained
 from agentkit.experiment.launching.nodes.opponents import Answers, LaunchedSelfPlay
+from agentkit.experiment.multi_agent.build import check_policies
 from agentkit.experiment.multi_agent.learner_folders import find_policies, learner_folder, pools_folder
 from agentkit.experiment.multi_agent.pools import Earlier, Pools
 from agentkit.experiment.runs.resume_checks import ResumeError
@@ -156,7 +156,7 @@ def test_opponents_come_from_a_pool_that_outlives_the_program(tmp_path):
 
 def test_an_episode_that_is_asked_about_twice_is_drawn_and_counted_once():
     """A client asks anew over a new connection, and the node may have answered the first time."""
-    trained = find_trained(self_play(None, 100))
+    _, trained = check_policies(self_play(None, 100))
     pools = Pools(agentkit.Pool("uniform", period=10, size=2, share=1.0), 0, trained)
     for step in (10, 20):
         pools.keep(step, {"shared": {"w": np.full(1, step)}})
@@ -189,7 +189,7 @@ def test_an_episode_that_is_asked_about_twice_is_drawn_and_counted_once():
 
 
 def test_who_has_left_the_pool_in_this_moment_is_drawn_anew_and_what_is_known_is_not_fetched_again(monkeypatch):
-    (trained,) = find_trained(self_play(None, 100))
+    _, (trained,) = check_policies(self_play(None, 100))
     update = trained.parts.update
     arrays = Earlier(20, update.variables(update.init(jax.random.PRNGKey(0)))["policy"]).arrays()
     asked, gone = [], {"playing": {"second": 10}, "kept": [10]}

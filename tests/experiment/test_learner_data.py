@@ -24,6 +24,7 @@ from agentkit.experiment.launching.sharing.transports import parameters_name
 from agentkit.loggers.program_table import all_tables
 from agentkit.replay import MinSize
 from tests.agents.spaces import environment_of
+from tests.replay.served.pair import Host
 
 pytestmark = pytest.mark.both_stacks
 
@@ -126,6 +127,25 @@ def test_actors_learn_of_the_largest_priority_of_their_own_shard(shards):
                 sample = next(sampler).sample
                 found |= set(sample.info.priority[sample.data.reward == 3.0].tolist())
             assert found == {7.0 + number}
+
+
+def test_a_server_that_comes_back_elsewhere_is_found():
+    """As the node of a vanished machine does on the next one: a learner that waits for it would lose its updates."""
+    from agentkit.experiment.launching.nodes.learner_data import make_data
+
+    agent = make_agent()
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(RunStore(SECRET))
+        client = stack.enter_context(contextlib.closing(RunStoreClient(store.address, SECRET, node="learner-0")))
+        hosts = [stack.enter_context(contextlib.closing(Host(agent.make_tables(SPEC)))) for _ in range(2)]
+        here, there = ({"node": "replay-0", "address": host.address} for host in hosts)
+        data = stack.enter_context(contextlib.closing(make_data(agent, SPEC, here, client)))
+        fill(agent, stack.enter_context(contextlib.closing(hosts[1].connect())), 1.0)
+        hosts[0].kill()
+        store.put("endpoint/replay-0", {"incarnation": 1, "value": there})
+        data.reconnect()
+        assert set(next_batch(data).sample.data.reward.tolist()) == {1.0}
+        assert data.address == hosts[1].address
 
 
 @pytest.mark.reverb

@@ -50,7 +50,8 @@ def changes(made: Any, change: Change) -> list[tuple[str, Any]]:
             return jax.tree.map(change, outputs), state
 
         return [("whose step returns", made._replace(step=step))]
-    if parts := {"logits", "outputs", "predict", "q_values", "behaviour"} & set(made._fields):
+    methods = ("logits", "outputs", "predict", "q_values", "behaviour", "critic", "mix")
+    if parts := {method for method in methods if method in made._fields and callable(getattr(made, method))}:
         return [
             (f"whose {part} returns", made._replace(**{part: after(getattr(made, part), change)}))
             for part in sorted(parts)

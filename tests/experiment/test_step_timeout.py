@@ -8,9 +8,12 @@ import time
 
 import pytest
 
+import agentkit
 from agentkit import checkpoint, envs
+from agentkit.agents import dqn
 from agentkit.cli import main
 from agentkit.experiment.checks.step_watch import StepTimeoutError, StepWatch
+from agentkit.experiment.multi_agent.build import check_policies
 from tests.experiment.launched import Launched
 from tests.experiment.test_life_cycle import ROOT, folder, start
 
@@ -120,6 +123,12 @@ def test_an_environment_that_cannot_be_made_in_time_is_refused_before_there_is_a
     said = capsys.readouterr().err
     assert "The environment stuck:catch has not returned from make_environment() for 0.5 s: it hangs." in said
     assert "Traceback" not in said and not (tmp_path / "runs").exists()
+
+
+def test_nor_is_one_of_several_agents_waited_for():
+    agent = dqn.make_agent(dqn.Config(hidden_sizes=(4,)))
+    with pytest.raises(StepTimeoutError, match=r"has not returned from make_environment\(\) for 0.5 s: it hangs"):
+        check_policies(agentkit.MultiAgentConfig(agent, lambda seed: time.sleep(5), 10, "shared", step_timeout=0.5))
 
 
 @pytest.mark.both_stacks

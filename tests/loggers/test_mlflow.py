@@ -4,6 +4,7 @@ import pytest
 
 from agentkit.errors import MissingExtraError
 from agentkit.loggers import BestEffortLogger, MlflowLogger, RunInfo
+from agentkit.loggers.claims import claim
 
 pytest.importorskip("mlflow")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -86,6 +87,26 @@ def test_an_outage_at_the_start_costs_no_hyperparameters_and_makes_one_run(clien
     (run,) = runs(client)
     assert run.data.params == {name: str(value) for name, value in info.config.items()}
     assert [each.step for each in client.get_metric_history(run.info.run_id, "a")] == [1, 2, 3]
+
+
+def test_a_full_disk_at_the_start_makes_one_run_which_is_gone_on_with(client, tmp_path, monkeypatch):
+    outcomes = iter([OSError(28, "No space left on device")] * 2)
+
+    def fail_twice(path, own):
+        if (error := next(outcomes, None)) is not None:
+            raise error
+        return claim(path, own)
+
+    monkeypatch.setattr("agentkit.loggers.mlflow.claim", fail_twice)
+    info = RunInfo("dqn", {"a": 1}, tmp_path)
+    for start in (0, 3):
+        logger = BestEffortLogger(lambda: MlflowLogger(info), "mlflow", retry_seconds=0.0)
+        for step in range(start, start + 3):
+            logger.write({"steps": step, "b": 1.0})
+        logger.close()
+    (run,) = runs(client)
+    assert run.data.params == {"a": "1"}
+    assert [each.step for each in client.get_metric_history(run.info.run_id, "b")] == [1, 2, 3, 4, 5]
 
 
 def test_who_goes_on_with_a_run_without_hyperparameters_sends_them(client, tmp_path):

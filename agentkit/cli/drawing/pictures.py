@@ -12,6 +12,7 @@ import numpy as np
 from agentkit.cli.drawing.curves import EVALUATION, TRAINING, Band
 from agentkit.errors import ConfigError
 from agentkit.experiment.evaluation.aggregates import Estimate
+from agentkit.files import refusing_unwritable
 
 # Okabe and Ito's colours, which people who see colours otherwise can tell apart; yellow is too light for lines.
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -214,8 +215,9 @@ def _short_numbers(value: float, position: int) -> str:
 
 
 def _save(figure: Any, output: Path) -> None:
-    try:
+    with refusing_unwritable(output):
         output.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(output, dpi=200)
-    except (ValueError, OSError) as error:
-        raise ConfigError(f"Cannot write the picture {str(output)!r}: {error}") from error
+        try:
+            figure.savefig(output, dpi=200)
+        except ValueError as error:  # There is no such format.
+            raise ConfigError(f"Cannot write the picture {str(output)!r}: {error}") from error

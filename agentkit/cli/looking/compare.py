@@ -17,6 +17,7 @@ from agentkit.cli.screen import say
 from agentkit.errors import ConfigError, unknown_name
 from agentkit.experiment.evaluation import aggregates
 from agentkit.experiment.evaluation.aggregates import Estimate
+from agentkit.files import refusing_unwritable
 
 _LAST_SHARE = 0.1
 SCORES: Mapping[str, tuple[str, Callable[[Curve], np.ndarray]]] = {
@@ -168,7 +169,7 @@ def write_scores(groups: Groups, bases: Bases, path: Path) -> None:
     Raises:
         ConfigError: the file cannot be written.
     """
-    try:
+    with refusing_unwritable(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
@@ -177,8 +178,6 @@ def write_scores(groups: Groups, bases: Bases, path: Path) -> None:
                 for environment, runs in scores.items():
                     found = zip(runs.tolist(), bases[group][environment], strict=True)
                     writer.writerows([group, environment, score, *basis] for score, basis in found)
-    except OSError as error:
-        raise ConfigError(f"--csv: {path} cannot be written: {error.strerror}.") from error
 
 
 def _estimates(groups: Mapping[str, Sequence[np.ndarray]], normalised: bool) -> dict[str, dict[str, Estimate]]:

@@ -21,6 +21,7 @@ from agentkit.cli.drawing.curves import (
 )
 from agentkit.cli.screen import say
 from agentkit.errors import ConfigError
+from agentkit.files import refusing_unwritable
 
 Lines = dict[str, dict[str, dict[str, Band]]]
 """What is drawn, by environment, label of the group, and metric."""
@@ -87,7 +88,7 @@ def write_csv(lines: Lines, path: Path, axis: str) -> None:
         ConfigError: the file cannot be written.
     """
     columns = ["environment", "runs", "metric", axis, "middle", "low", "high", "num_runs"]
-    try:
+    with refusing_unwritable(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
@@ -97,5 +98,3 @@ def write_csv(lines: Lines, path: Path, axis: str) -> None:
                     for metric, band in metrics.items():
                         rows = zip(*(values.tolist() for values in band), strict=True)
                         writer.writerows([environment, label, metric, *row] for row in rows)
-    except OSError as error:
-        raise ConfigError(f"--csv: {path} cannot be written: {error.strerror}.") from error

@@ -92,7 +92,7 @@ def new_experiment(arguments: argparse.Namespace, command: str, **settings: Any)
     )
     import_again(arguments, plan)
     loggers.check_installed(plan)
-    plan = with_data_share(with_reward_scale(plan), arguments)
+    plan = with_data_share(with_reward_scale(plan, arguments), arguments)
     if command != "train":
         refuse_prior_data(plan)
     check_fit(plan)

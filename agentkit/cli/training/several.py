@@ -192,6 +192,6 @@ def find_agents(plan: Any) -> dict[str, str]:
 
     try:
         with refusing_settings(name_of(plan.environment), plan.environment_settings):
-            return dict(check_policies(dataclasses.replace(plan, run_directory=None)))
+            return check_policies(dataclasses.replace(plan, run_directory=None))[0]
     except SpecError as error:
         raise ConfigError(str(error)) from error

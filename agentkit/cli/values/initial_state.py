@@ -33,8 +33,10 @@ def parse_initial_state(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"init_from": arguments.init_from, "init_checkpoint": which}
 
 
-def with_reward_scale(plan: Any) -> Any:
+def with_reward_scale(plan: Any, arguments: argparse.Namespace) -> Any:
     """Returns an `ExperimentConfig` whose rewards are multiplied as those were that its initial state has learned from.
+
+    It says so, but not where a config alone is to be shown, which names the wrapper.
 
     Raises:
         ConfigError: that run has no such checkpoint.
@@ -45,10 +47,11 @@ def with_reward_scale(plan: Any) -> Any:
     scale = reward_scale_of(plan)
     if math.isclose(scale, 1.0) or find_scale(plan.wrappers) is not None:
         return plan
-    say(
-        f"Rewards in training are multiplied by {scale:.6g}, as those that the run in --init-from has learned from; "
-        f"evaluations show the environment's own. For others: --wrapper 'reward_scale(scale=1.0)'"
-    )
+    if not arguments.show_config:
+        say(
+            f"Rewards in training are multiplied by {scale:.6g}, as those that the run in --init-from has learned "
+            "from; evaluations show the environment's own. For others: --wrapper 'reward_scale(scale=1.0)'"
+        )
     return dataclasses.replace(plan, wrappers=(*plan.wrappers, functools.partial(RewardScale, scale=scale)))
 
 

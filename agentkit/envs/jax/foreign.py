@@ -104,7 +104,7 @@ def spec_of_space(space: Any, name: str, environment: str) -> specs.Array:
         environment: for messages.
 
     Raises:
-        SpecError: it is another one, or actions have no bounds.
+        SpecError: it is another one, actions have no bounds, or bounds are none of the dtype's numbers.
     """
     if hasattr(space, "n"):
         return specs.DiscreteArray(int(space.n), dtype=np.int32, name=name)
@@ -112,7 +112,12 @@ def spec_of_space(space: Any, name: str, environment: str) -> specs.Array:
         raise SpecError(f"{environment}: expected a {name} space Box or Discrete, found {space}.")
     dtype = np.dtype(space.dtype)
     shape = tuple(int(n) for n in np.atleast_1d(np.asarray(space.shape, int)))  # Hanabi's is a number.
-    low, high = (np.broadcast_to(np.asarray(bound, dtype), shape) for bound in (space.low, space.high))
+    try:
+        low, high = (np.broadcast_to(np.asarray(bound, dtype), shape) for bound in (space.low, space.high))
+    except OverflowError as error:
+        raise SpecError(
+            f"{environment}: expected bounds of its {name} space in {dtype}, found {space.low} and {space.high}."
+        ) from error
     if dtype.kind == "f":  # The largest numbers stand for no bound.
         most = np.finfo(dtype).max
         low, high = np.where(low <= -most, -np.inf, low), np.where(high >= most, np.inf, high)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping
 from typing import Any, final
 
@@ -20,7 +21,7 @@ from agentkit.envs.jax.multi_agent_host import on_host
 from agentkit.envs.jax.pooled import checked_size
 from agentkit.envs.jax.time_steps import first_step_of, next_step_of
 from agentkit.envs.prefixes import check_known
-from agentkit.errors import ConfigError, missing_extra, unknown_name
+from agentkit.errors import ConfigError, SpecError, missing_extra, unknown_name
 from agentkit.types import AgentId, Array, Nest
 
 try:
@@ -53,7 +54,7 @@ def make(name: str, seed: int = 0, reset_pool: int | None = None, **settings: An
         SpecError: its observations or actions are none that agents take.
     """
     environment = JaxMarl(name, Settings(settings), checked_size(reset_pool))
-    environment.observation_spec(), environment.action_spec()
+    environment.check_observations()
     return on_host(environment, seed)
 
 
@@ -131,6 +132,16 @@ class JaxMarl(JaxMultiAgentEnvironment):
             agent_id: {"observation": own, specs.ACTION_MASK: specs.Array((counts[agent_id],), bool, specs.ACTION_MASK)}
             for agent_id, own in found.items()
         }
+
+    def check_observations(self) -> None:
+        """Refuses, with a `SpecError`, observations of other sizes than JaxMARL's own spaces say, or other spaces."""
+        observations, _ = jax.eval_shape(self._environment.reset, jax.random.PRNGKey(0))
+        for agent_id, (own, _) in self._spaces.items():
+            if (found := observations[agent_id]).size != math.prod(own.shape):
+                raise SpecError(
+                    f"jaxmarl:{self.name}: its observation space says {list(own.shape)} of {agent_id}, and its "
+                    f"observations are {list(found.shape)}: a mistake of JaxMARL's. Take another environment of its."
+                )
 
     def action_spec(self) -> dict[AgentId, specs.Array]:
         """Returns the specs of its actions: choices, or float32 in [-1, 1]."""

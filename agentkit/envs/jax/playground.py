@@ -42,7 +42,8 @@ def make(
     check_known("playground", name, registry.ALL_ENVS)
     config = registry.get_default_config(name)
     settings = _with_dots(settings)
-    check_settings(f"playground:{name}", settings, ["observed", "reset_pool", *_with_dots(config.to_dict())])
+    known = [setting for setting, value in _with_dots(config.to_dict()).items() if value != {}]
+    check_settings(f"playground:{name}", settings, ["observed", "reset_pool", *known])
     if settings.get("action_repeat", 1) != 1:
         raise ConfigError(
             f"playground:{name}: action_repeat={settings['action_repeat']} would change nothing, since it is read by a "
@@ -66,8 +67,9 @@ def _build(name: str, settings: Settings) -> Any:
 
 
 def _with_dots(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Returns settings in dicts under names with dots, as Playground takes them."""
+    """Returns settings in dicts under names with dots, as Playground takes them; an empty dict under its own."""
     found: dict[str, Any] = {}
     for name, value in settings.items():
-        found |= _with_dots(value, f"{before}{name}.") if isinstance(value, Mapping) else {before + name: value}
+        inside = isinstance(value, Mapping) and value
+        found |= _with_dots(value, f"{before}{name}.") if inside else {before + name: value}
     return found

@@ -24,7 +24,7 @@ from agentkit.types import Nest, ReplaySample, SampleInfo
 _KEY = jax.ShapeDtypeStruct((2,), np.uint32)
 _PACKAGE = Path(__file__).resolve().parents[2]
 _NUM_QUANTILES = 8
-_METHODS = ("apply", "logits", "outputs", "q_values", "behaviour")
+_METHODS = ("apply", "logits", "outputs", "q_values", "behaviour", "critic", "mix")
 
 
 def check_own_networks(name: str, agent: Agent[Any], spec: specs.EnvironmentSpec, networks: Any) -> None:
@@ -194,7 +194,7 @@ def _outputs(networks: Any, observation: Nest, actions: Nest, stock: Any, label:
         yield "predict", _call("predict", networks.init, networks.predict, hidden)
     elif hasattr(stock, "init"):
         for method in filter(stock._fields.__contains__, _METHODS):
-            inputs = _inputs_of(getattr(stock, method), stock.init, observation, _one(actions))
+            inputs = _inputs_of(getattr(stock, method), stock, observation, _one(actions))
             if inputs is not None:
                 part = label if method == "apply" else method
                 yield part, _call(part, networks.init, getattr(networks, method), *inputs)
@@ -208,14 +208,22 @@ def _outputs(networks: Any, observation: Nest, actions: Nest, stock: Any, label:
                 yield from _outputs(mine, observation, actions, own, field)
 
 
-def _inputs_of(apply: Callable[..., Any], init: Callable[..., Any], observation: Nest, action: Nest) -> Any:
+def _inputs_of(apply: Callable[..., Any], stock: Any, observation: Nest, action: Nest) -> Any:
     """Returns the inputs that an agent's own network takes, behind its parameters; None for others than are known."""
-    fractions = jax.ShapeDtypeStruct((1, _NUM_QUANTILES), np.float32)
+    of_team: list[tuple[Any, ...]] = []
+    if team := getattr(stock, "team", None):
+        values, vectors = (1, len(team.ids)), (1, len(team.ids), team.num_outputs)
+        of_team = [(_floats(values), observation), (observation, _floats(vectors))]
+    fractions = _floats((1, _NUM_QUANTILES))
     without_key: list[tuple[Any, ...]] = [(observation,), (observation, action), (observation, fractions)]
-    for inputs in (*without_key, (_KEY, observation), (_KEY, observation, action)):
-        if _takes(apply, init, *inputs):
+    for inputs in (*of_team, *without_key, (_KEY, observation), (_KEY, observation, action)):
+        if _takes(apply, stock.init, *inputs):
             return inputs
     return None
+
+
+def _floats(shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, np.float32)
 
 
 def _takes(apply: Callable[..., Any], init: Callable[..., Any], *inputs: Any) -> bool:

@@ -128,7 +128,7 @@ class Evaluator:
     def _loop(self, number: int) -> AnyLoop:
         """Makes the loop of evaluation `number`, before its first episode."""
         self._begin(seed_of_evaluation(self._experiment.seed, number))
-        key = jax.random.fold_in(jax.random.PRNGKey(self._experiment.seed), number)
+        key = key_of_evaluation(self._experiment.seed, number)
         index = ActorIndex(num_steps=number) if self._experiment.evaluation_samples else ALONE  # For schedules.
         actor = make_actor(self._environment, self._policy, key, self.client, actor_index=index)
         if self._actor is None or isinstance(actor, OwnActor):
@@ -199,7 +199,16 @@ def summarise(records: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 def seed_of_evaluation(seed: int, number: int) -> int:
     """Returns a seed that training does not use; 31 bits."""
-    return int(np.random.SeedSequence([seed, 1, number]).generate_state(1)[0] >> 1)
+    return _words_of_evaluation(seed, number)[0]
+
+
+def key_of_evaluation(seed: int, number: int) -> jax.Array:
+    """Returns the PRNG key ``uint32[2]`` of an evaluation's actors: none of training's, nor of its environment's."""
+    return jax.random.PRNGKey(_words_of_evaluation(seed, number)[1])
+
+
+def _words_of_evaluation(seed: int, number: int) -> list[int]:
+    return (np.random.SeedSequence([seed, 1, number]).generate_state(2) >> 1).tolist()
 
 
 @says_what_was_meant

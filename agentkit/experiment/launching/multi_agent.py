@@ -5,7 +5,6 @@ Each policy that learns has a replay and a learner, which are those of one agent
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Mapping
@@ -16,7 +15,6 @@ from agentkit.checkpoint import Checkpoint
 from agentkit.distributed import Program, RestartPolicy
 from agentkit.envs import given
 from agentkit.errors import CheckpointError, ConfigError
-from agentkit.experiment.checks.step_watch import StepWatch
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.launching.nodes.learner import learner_node
@@ -24,23 +22,12 @@ from agentkit.experiment.launching.nodes.multi_agent import multi_agent_actor_no
 from agentkit.experiment.launching.nodes.opponents import opponents_node, opponents_role
 from agentkit.experiment.launching.nodes.replay import replay_node
 from agentkit.experiment.launching.program import LaunchConfig, allow_steps, make_roles
-from agentkit.experiment.multi_agent.config import MultiAgentConfig, who_plays
+from agentkit.experiment.multi_agent.config import MultiAgentConfig
 from agentkit.experiment.multi_agent.learner_folders import learner_folder
-from agentkit.experiment.multi_agent.parts import check_same_policies, make_policies
+from agentkit.experiment.multi_agent.parts import check_same_policies
 from agentkit.experiment.multi_agent.players import Trained
-from agentkit.experiment.multi_agent.pools import check_pool
 from agentkit.experiment.runs.config_json import check_run_directory, read_record, write_config
 from agentkit.experiment.runs.resume_checks import ResumeError, check_code, check_command, check_same_as
-
-
-def find_trained(config: MultiAgentConfig) -> list[Trained]:
-    """Returns the policies that learn, from a look at the environment; raises as `check_policies`."""
-    name = given.name_of(config.environment)
-    with contextlib.ExitStack() as stack:
-        watch = stack.enter_context(StepWatch(name, config.step_timeout, beside=True))
-        environment = stack.enter_context(contextlib.closing(watch.make(lambda: config.make_environment(config.seed))))
-        agent_specs = environment.agent_specs()
-        return make_policies(config, who_plays(config, agent_specs), agent_specs)[0]
 
 
 def make_multi_agent_program(config: MultiAgentConfig, launch: LaunchConfig, trained: list[Trained]) -> Program:
@@ -121,8 +108,6 @@ def prepare_multi_agent(
             "num_inference (--inference): not for several agents in a launched program yet. Leave it out, or use "
             "agentkit.run."
         )
-    if config.opponents is not None:
-        check_pool(trained)
     directory = check_run_directory(config, resume)
     if directory is None:
         return None

@@ -24,7 +24,7 @@ from agentkit.experiment.checks.agent_fits import check_fit
 from agentkit.experiment.config import callback_record
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.config.run_config import RunConfig
-from agentkit.experiment.launching.multi_agent import find_trained, make_multi_agent_program, prepare_multi_agent
+from agentkit.experiment.launching.multi_agent import make_multi_agent_program, prepare_multi_agent
 from agentkit.experiment.launching.nodes.evaluator import newest_evaluations
 from agentkit.experiment.launching.nodes.replay import backend_of
 from agentkit.experiment.launching.program import LaunchConfig, make_program
@@ -32,6 +32,7 @@ from agentkit.experiment.launching.sharing.callbacks import restored_states, sto
 from agentkit.experiment.launching.sharing.common import find_spec
 from agentkit.experiment.launching.sharing.exploring import restored_values
 from agentkit.experiment.launching.sharing.transports import forget_parameters
+from agentkit.experiment.multi_agent.build import check_policies
 from agentkit.experiment.multi_agent.config import MultiAgentConfig, is_of_several_agents, read_multi_agent_config
 from agentkit.experiment.multi_agent.parts import NoPolicy
 from agentkit.experiment.policies.loading import Policies
@@ -141,7 +142,7 @@ def _launch_several(
     check_for_processes(config)
     check_installed(config)
     with run_lock(config.run_directory):
-        trained = find_trained(config)
+        _, trained = check_policies(config)
         state = prepare_multi_agent(config, how, resume, trained)
         program = make_multi_agent_program(config, how, trained)
         return _supervise(config, how, program, state, NoPolicy(), on_status)

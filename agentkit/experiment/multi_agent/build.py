@@ -144,15 +144,18 @@ def make_loop(
     return BatchedMultiAgentLoop(environments, acting, **given)
 
 
-def check_policies(config: MultiAgentConfig) -> dict[AgentId, str]:
-    """Makes environment and policies, so that what cannot work is refused; returns the policy id of each agent id.
+def check_policies(config: MultiAgentConfig) -> tuple[dict[AgentId, str], list[Trained]]:
+    """Returns the policy id of each agent id, and the policies that learn, from a look at the environment.
 
     Raises:
         SpecError: an agent cannot take what it would see and do.
         ConfigError: nobody plays by a policy, or settings contradict each other.
+        StepTimeoutError: the environment hangs while it is made.
     """
-    with contextlib.closing(config.make_environment(config.seed)) as environment:
-        agent_specs = environment.agent_specs()
+    with contextlib.ExitStack() as stack:
+        watch = stack.enter_context(StepWatch(given.name_of(config.environment), config.step_timeout, beside=True))
+        environment = watch.make(functools.partial(config.make_environment, config.seed))
+        agent_specs = stack.enter_context(contextlib.closing(environment)).agent_specs()
     plays = who_plays(config, agent_specs)
     trained, _ = make_policies(config, plays, agent_specs)
     if config.on_device:
@@ -160,7 +163,7 @@ def check_policies(config: MultiAgentConfig) -> dict[AgentId, str]:
         on_device.check_trained(config, trained, on_device.find_environment(config))
     if config.opponents:
         check_pool(trained)
-    return plays
+    return plays, trained
 
 
 def _open_replay(

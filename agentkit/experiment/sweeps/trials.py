@@ -21,7 +21,7 @@ from agentkit.experiment.runs.config_json import damaged
 from agentkit.experiment.runs.lock import LOCK_FILE, LockedError, run_lock
 from agentkit.experiment.sweeps.plan import SweepPlan
 from agentkit.experiment.sweeps.space import Parameters, draw, grid
-from agentkit.files import lock, open_lock, read_json
+from agentkit.files import lock, open_lock, read_json, refusing_unwritable
 
 BEGUN, COMPLETE, PRUNED, FAILED = "begun", "complete", "pruned", "failed"
 _PLAN_FILE, _TRIAL_FILE, _TURN_FILE = "sweep.json", "trial.json", "turn"
@@ -130,11 +130,9 @@ class SweepFolder:
                     f"or move {self.path} away. Only trials and jobs may be changed."
                 )
             return
-        try:
+        with refusing_unwritable(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             write_json(path, plan.key)
-        except OSError as error:
-            raise ConfigError(f"The sweep's folder {self.path} cannot be written to: {error.strerror}.") from error
 
     def trial_path(self, number: int) -> pathlib.Path:
         """Returns the folder of a trial."""

@@ -75,7 +75,7 @@ def learner_node(
     agent = experiment.agent
     with contextlib.ExitStack() as stack:
         publisher = stack.enter_context(contextlib.closing(make_publisher(context, listen, publish_seconds)))
-        data = stack.enter_context(contextlib.closing(make_data(agent, spec, replay, context.store.run_id)))
+        data = stack.enter_context(contextlib.closing(make_data(agent, spec, replay, context.store)))
         logger = stack.enter_context(make_logger(experiment, label, resume_step(context), count_dropped(context)))
         hooks = node_hooks(context, experiment)
         parts = AgentParts(agent, spec)

@@ -12,7 +12,7 @@ import numpy as np
 
 from agentkit.agents.common.agent import Agent
 from agentkit.datasets import ReplayDataset
-from agentkit.distributed.run_store_client import RunStoreClient
+from agentkit.distributed.run_store_client import RunStoreClient, RunStoreError
 from agentkit.errors import ReplayClosedError, ReplayTimeoutError
 from agentkit.experiment.launching.nodes.replay import connect_to_replay, contents_name, keep_alive
 from agentkit.experiment.launching.sharing.common import KEEP_ALIVE_SECONDS
@@ -37,17 +37,26 @@ class ServerData:
         waited_seconds: spent waiting for batches so far.
     """
 
-    def __init__(self, agent: Agent, spec: EnvironmentSpec, endpoint: Mapping[str, Any], run_id: str | None = None):
-        """Connects; `run_id` as for `connect_to_replay`.
+    def __init__(
+        self, agent: Agent, spec: EnvironmentSpec, endpoint: Mapping[str, Any], store: RunStoreClient | None = None
+    ):
+        """Connects.
+
+        Args:
+            agent: whose batches they are.
+            spec: of the environment.
+            endpoint: the replay node's.
+            store: says where the server is when it has come back; needed for a served replay on another machine.
 
         Raises:
             ReplayClosedError: the server does not answer.
         """
         self._tables = agent.make_tables(spec)
         self._plan = agent.batch_plan
-        self._endpoint, self._run_id = endpoint, run_id
+        self._endpoint, self._store = endpoint, store
         self.address = str(endpoint["address"])
-        self.contents = contents_name(str(endpoint.get("node", "replay-0")))
+        self._node = str(endpoint.get("node", "replay-0"))
+        self.contents = contents_name(self._node)
         self.waited_seconds = 0.0
         self._keep_alive_at = 0.0
         self._largest: LargestPriorities | None = None
@@ -56,9 +65,8 @@ class ServerData:
         self._dataset: ReplayDataset | None = ReplayDataset(self.replay, self._plan, timeout=BATCH_SECONDS)
 
     def _connect(self, wait: float) -> Replay:
-        return connect_to_replay(
-            self._tables, self._endpoint, timeout=10.0, wait=wait, draw_ahead=True, run_id=self._run_id
-        )
+        run_id = None if self._store is None else self._store.run_id
+        return connect_to_replay(self._tables, self._endpoint, timeout=10.0, wait=wait, draw_ahead=True, run_id=run_id)
 
     def __iter__(self) -> Iterator[DrawnBatch]:
         return self
@@ -119,9 +127,17 @@ class ServerData:
     def reconnect(self) -> None:
         """Makes everything anew where the server answers; else leaves it for the next time."""
         self.close()
+        self._look_for_server()
         with contextlib.suppress(ReplayClosedError, ReplayTimeoutError):
             self.replay = self._connect(wait=1.0)
             self._dataset = ReplayDataset(self.replay, self._plan, timeout=BATCH_SECONDS)
+
+    def _look_for_server(self) -> None:
+        """Takes the endpoint that the run store has now: a server may come back on another machine."""
+        if self._store is not None:
+            with contextlib.suppress(RunStoreError):  # It is away, or was started again and has not heard of it yet.
+                self._endpoint = self._store.get(f"endpoint/{self._node}", timeout=0.0)["value"]
+                self.address = str(self._endpoint["address"])
 
     def keep_alive(self) -> None:
         """Lets TCP notice a host that vanished; new connections come and go, so it is done again and again."""
@@ -148,7 +164,6 @@ class ShardedData:
     does as many updates per insert as with one server, whichever shard an actor writes to.
 
     Attributes:
-        address: the servers', with commas.
         waited_seconds: as in `ServerData`.
     """
 
@@ -158,8 +173,12 @@ class ShardedData:
         self._turns = collections.deque(self._shards)
         self._last = self._shards[0]
         self._retry_at = dict.fromkeys(self._shards, 0.0)
-        self.address = ", ".join(shard.address for shard in self._shards)
         self.waited_seconds = 0.0
+
+    @property
+    def address(self) -> str:
+        """Returns the servers' addresses, with commas."""
+        return ", ".join(shard.address for shard in self._shards)
 
     def __iter__(self) -> Iterator[DrawnBatch]:
         return self
@@ -236,14 +255,14 @@ def make_data(
     agent: Agent,
     spec: EnvironmentSpec,
     replay: Mapping[str, Any] | Sequence[Mapping[str, Any]],
-    run_id: str | None = None,
+    store: RunStoreClient | None = None,
 ) -> ServerData | ShardedData:
-    """Connects to a replay node's endpoint, or to those of several, for an agent's batches."""
+    """Connects to a replay node's endpoint, or to those of several, for an agent's batches; see `ServerData`."""
     if isinstance(replay, Mapping):
-        return ServerData(agent, spec, replay, run_id)
+        return ServerData(agent, spec, replay, store)
     with contextlib.ExitStack() as stack:
         shards = [
-            stack.enter_context(contextlib.closing(ServerData(agent, spec, endpoint, run_id))) for endpoint in replay
+            stack.enter_context(contextlib.closing(ServerData(agent, spec, endpoint, store))) for endpoint in replay
         ]
         stack.pop_all()
     return ShardedData(shards)

@@ -1,7 +1,9 @@
 """Calls callbacks on the nodes of a launched program: their stops and failures end it all, and their state is kept.
 
 The run store keeps the states of the evaluators' and the learner's callbacks, so that a node that is started again has
-them, and the learner writes them into checkpoints. Those of actors begin anew with their process.
+them, and the learner writes them into checkpoints. Those of actors begin anew with their process. What the evaluation
+after the last step changes is in none: it judges the parameters that the learner has saved before it left. So a run
+that is extended goes on with the states of the evaluation before.
 """
 
 from __future__ import annotations

@@ -13,7 +13,13 @@ from agentkit.envs.step_check import StepCheck
 from agentkit.errors import ConfigError, says_what_was_meant, unknown_name
 from agentkit.experiment.checks.step_watch import StepWatch
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
-from agentkit.experiment.evaluation.evaluate import film_camera, seed_of_evaluation, summarise, wants_another
+from agentkit.experiment.evaluation.evaluate import (
+    film_camera,
+    key_of_evaluation,
+    seed_of_evaluation,
+    summarise,
+    wants_another,
+)
 from agentkit.experiment.multi_agent.config import Frozen, MultiAgentConfig, read_to_judge, who_plays
 from agentkit.experiment.multi_agent.judging.filming import filmed_agents
 from agentkit.experiment.multi_agent.learner_folders import find_policies
@@ -91,8 +97,7 @@ class MultiAgentEvaluator:
         else:
             self._environment.close()
             self._environment = self._make_environment(seed)
-        key = jax.random.fold_in(jax.random.PRNGKey(self._config.seed), number)
-        keys = jax.random.split(key, len(self.players))
+        keys = jax.random.split(key_of_evaluation(self._config.seed, number), len(self.players))
         pairs = zip(self.players.items(), keys, strict=True)
         actors: dict[AgentId, Any] = {agent_id: player.make_actor(each) for (agent_id, player), each in pairs}
         for actor in actors.values():

@@ -24,7 +24,7 @@ from agentkit.experiment.policies.export.pure_policy import (
     named,
     some_observations,
 )
-from agentkit.experiment.policies.policy_file import read_policy
+from agentkit.experiment.policies.policy_file import PolicyFile, read_policy
 from agentkit.files import refusing_unwritable
 
 SUFFIXES = {"policy": ".npz", "numpy": ".npz", "stablehlo": ".stablehlo", "onnx": ".onnx", "savedmodel": ""}
@@ -65,10 +65,11 @@ def export(policy: Exportable, path: str | pathlib.Path, format: str | None = No
                 tempfile.TemporaryDirectory(prefix=".export-", dir=path.parent, ignore_cleanup_errors=True)
             )
             written = write(pathlib.Path(folder) / path.name, policy, acting)
+        found = read(written[0], acting)
         if acting is None:
-            _compare_file(policy, written[0])
+            _compare_file(policy, path.name, *found)
         else:
-            compare(acting, read(written[0], acting))
+            compare(acting, found)
             _compare_with(policy, acting)
         with refusing_unwritable(path):
             return _put(written, path.parent)
@@ -115,7 +116,7 @@ def _put(files: list[pathlib.Path], folder: pathlib.Path) -> list[pathlib.Path]:
 def _load_format(format: str) -> tuple[Callable[..., list[pathlib.Path]], Callable[..., Any]]:
     """Loads a format's library; returns what writes path, policy and acting, and what reads path and acting back."""
     if format == "policy":
-        return _write_policy_file, read_policy
+        return _write_policy_file, lambda path, _: read_policy(path)
     if format == "numpy":
         from agentkit.experiment.policies.export.numpy_file import read_numpy, write_numpy
 
@@ -202,10 +203,9 @@ def _compare(expected: np.ndarray, found: np.ndarray, name: str) -> None:
         raise DifferentActionsError(f"{name} differs in {share:.0%} of the rows. {_REPORT}")
 
 
-def _compare_file(policy: Exportable, path: pathlib.Path) -> None:
-    """Compares a policy file with the policy that it was written of."""
-    file, arrays = read_policy(path)
+def _compare_file(policy: Exportable, name: str, file: PolicyFile, arrays: Arrays) -> None:
+    """Compares what a policy file holds with the policy that it was written of."""
     own = nests.flatten_to_paths(policy.arrays)
-    same = own.keys() == arrays.keys() and all(np.array_equal(own[name], arrays[name]) for name in own)
+    same = own.keys() == arrays.keys() and all(np.array_equal(own[path], arrays[path]) for path in own)
     if not same or specs.in_own_terms(file.own_actions) != policy.action_spec:
-        raise DifferentActionsError(f"{path.name} does not hold the policy's own parameters and actions. {_REPORT}")
+        raise DifferentActionsError(f"{name} does not hold the policy's own parameters and actions. {_REPORT}")
