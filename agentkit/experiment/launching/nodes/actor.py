@@ -17,6 +17,7 @@ from agentkit.errors import ReplayClosedError
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.config.run_config import RunConfig
 from agentkit.experiment.launching.nodes.inference import connect_to_inference
+from agentkit.experiment.launching.nodes.multi_agent_inference import RemoteLoop
 from agentkit.experiment.launching.nodes.replay import connect_to_replay, keep_alive
 from agentkit.experiment.launching.sharing.callbacks import node_hooks
 from agentkit.experiment.launching.sharing.common import (
@@ -132,7 +133,7 @@ def open_log(
 
 
 def act(
-    context: NodeContext, loop: AnyLoop | MultiAgentLoop | BatchedMultiAgentLoop | SelfPlayLoop,
+    context: NodeContext, loop: AnyLoop | MultiAgentLoop | BatchedMultiAgentLoop | SelfPlayLoop | RemoteLoop,
     clients: Sequence[VariableClient | RemoteActor], servers: Sequence[tuple[Mapping[str, Any], Any]], goal: StepGoal,
     count: Callable[[], dict[str, int]] | None = None,
 ) -> None:  # fmt: skip
