@@ -107,13 +107,8 @@ class MultiAgentLoop:
 
     def step(self) -> dict[str, float] | None:
         """Takes one step, resetting first where needed; returns a finished episode's record, or None."""
-        observations = self.begin_step()
-        return self.end_step(
-            {
-                agent_id: self._actors[agent_id].select_action(observation)
-                for agent_id, observation in observations.items()
-            }
-        )
+        seen = self.begin_step()
+        return self.end_step({agent_id: self.choose(agent_id, observation) for agent_id, observation in seen.items()})
 
     def begin_step(self) -> dict[AgentId, Nest]:
         """Resets where needed, and returns what those see who are to act, by id."""
@@ -123,6 +118,10 @@ class MultiAgentLoop:
             if not self._acting:
                 raise SpecError("The environment began an episode in which nobody is to act. Let somebody act first.")
         return {agent_id: self._turns[agent_id].observation for agent_id in self._acting}
+
+    def choose(self, agent_id: AgentId, observation: Nest) -> Nest:
+        """Returns the action of an agent that is to act, by its actor."""
+        return self._actors[agent_id].select_action(observation)
 
     def end_step(self, actions: Mapping[AgentId, Nest]) -> dict[str, float] | None:
         """Takes the actions of those of `begin_step`; returns a finished episode's record, or None."""

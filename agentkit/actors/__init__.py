@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from agentkit.actors.gaussian_noise import deterministic_policy as deterministic_policy
     from agentkit.actors.gaussian_noise import gaussian_noise_policy as gaussian_noise_policy
     from agentkit.actors.inference_server import InferenceServer as InferenceServer
+    from agentkit.actors.inference_server import ServedPolicy as ServedPolicy
     from agentkit.actors.on_policy import PolicyVariables as PolicyVariables
     from agentkit.actors.on_policy import stochastic_policy as stochastic_policy
     from agentkit.actors.on_policy import with_normalized_observations as with_normalized_observations
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from agentkit.actors.policy import Policy as Policy
     from agentkit.actors.policy import stateless_policy as stateless_policy
     from agentkit.actors.ready import ReadyPolicyActor as ReadyPolicyActor
+    from agentkit.actors.remote import InferenceClient as InferenceClient
     from agentkit.actors.remote import InferenceClosedError as InferenceClosedError
     from agentkit.actors.remote import RemoteActor as RemoteActor
     from agentkit.actors.sampling import clipped_gaussian_policy as clipped_gaussian_policy
@@ -39,9 +41,9 @@ _HOMES = {
     "BatchedPolicyActor": "actor",
     "PolicyActor": "actor",
     "CompiledPolicy": "compiled",
-    "InferenceServer": "inference_server",
     "ReadyPolicyActor": "ready",
-    **dict.fromkeys(("InferenceClosedError", "RemoteActor"), "remote"),
+    **dict.fromkeys(("InferenceServer", "ServedPolicy"), "inference_server"),
+    **dict.fromkeys(("InferenceClient", "InferenceClosedError", "RemoteActor"), "remote"),
     **dict.fromkeys(("ActorIndex", "Policy", "stateless_policy"), "policy"),
     **dict.fromkeys(
         ("epsilon_greedy_policy", "epsilon_ladder_policy", "explore", "fixed_epsilon_policy"), "epsilon_greedy"
@@ -55,6 +57,7 @@ __all__ = [
     "ActorIndex",
     "BatchedPolicyActor",
     "CompiledPolicy",
+    "InferenceClient",
     "InferenceClosedError",
     "InferenceServer",
     "Policy",
@@ -62,6 +65,7 @@ __all__ = [
     "PolicyVariables",
     "ReadyPolicyActor",
     "RemoteActor",
+    "ServedPolicy",
     "clipped_gaussian_policy",
     "deterministic_policy",
     "epsilon_greedy_policy",

@@ -73,21 +73,8 @@ class CompiledPolicy:
 
     @functools.cached_property
     def act_in_some(self) -> Callable[..., tuple]:
-        """Acts in M of N environments: ``(params, key, observation, states, step_type, numbers)``.
-
-        States are of all N, ``numbers`` ``[M]`` says in which ones to act; all else is of these.
-        """
-
-        def act(params: Any, key: Any, observation: Nest, states: Nest, step_type: Any, numbers: Any) -> tuple:
-            key, act_key = jax.random.split(key)
-            own = jax.tree.map(lambda x: x[numbers], states)
-            action, new, extras = act_in_each(self.policy, params, act_key, observation, own, step_type)
-            num_steps = count_acting(step_type)  # Which the others' counts have in them, too.
-            if jax.tree.leaves(states):
-                states = jax.vmap(lambda state: self.policy.begin(state, num_steps, num_steps))(states)
-            return action, key, jax.tree.map(lambda old, x: old.at[numbers].set(x), states, new), extras
-
-        return jax.jit(act, **compiler_options())
+        """Acts in M of N environments, as `act_in_some` by this policy."""
+        return jax.jit(functools.partial(act_in_some, self.policy), **compiler_options())
 
 
 def count_acting(step_type: Any) -> Any:
@@ -118,6 +105,29 @@ def act_in_each(
 
     found: tuple = jax.vmap(act_one)(jax.random.split(key, step_type.shape[0]), observation, state, step_type)
     return found
+
+
+def act_in_some(
+    policy: Policy, params: Any, key: Any, observation: Nest, states: Nest, step_type: Any, numbers: Any
+) -> tuple:
+    """Returns actions ``[M, ...]`` in M of N environments, the new key, the new states of all N, and extras.
+
+    Args:
+        policy: of a single environment.
+        params: that it acts with.
+        key: PRNG key ``uint32[2]``.
+        observation: leaves ``[M, ...]``.
+        states: of the policy, leaves ``[N, ...]``.
+        step_type: of the time steps that the observations are of, ``[M]``.
+        numbers: of the environments to act in, ``[M]``; of one that is N no state is kept.
+    """
+    key, act_key = jax.random.split(key)
+    own = jax.tree.map(lambda x: x[numbers], states)
+    action, new, extras = act_in_each(policy, params, act_key, observation, own, step_type)
+    num_steps = count_acting(step_type)  # Which the others' counts have in them, too.
+    if jax.tree.leaves(states):
+        states = jax.vmap(lambda state: policy.begin(state, num_steps, num_steps))(states)
+    return action, key, jax.tree.map(lambda old, x: old.at[numbers].set(x), states, new), extras
 
 
 def compiled(policy: Policy | CompiledPolicy) -> CompiledPolicy:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, Self
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, Self
 
 import jax
 import jax.numpy as jnp
@@ -21,13 +21,13 @@ import numpy as np
 import tree
 
 from agentkit import specs
-from agentkit.actors.compiled import act_in_each, compiler_options
+from agentkit.actors.compiled import act_in_some, compiler_options
 from agentkit.actors.policy import ActorIndex, Policy, first_state
 from agentkit.actors.remote import layout_of
 from agentkit.core import Parameters
 from agentkit.errors import SpecError
 from agentkit.nests import LeafReader, make_builder
-from agentkit.types import FIRST, MID, Nest
+from agentkit.types import FIRST, Nest
 from agentkit.wire import Request, Server, keys_at
 from agentkit.wire.message import encode
 
@@ -55,20 +55,33 @@ class AgedParameters(Parameters, Protocol):
         ...
 
 
+class ServedPolicy(NamedTuple):
+    """Says what a server acts by.
+
+    Attributes:
+        policy: how to act in a single environment.
+        spec: the environment's, of one of its agents where there are several.
+        client: where parameters come from; on the device, see `VariableClient`'s `place`.
+    """
+
+    policy: Policy
+    spec: specs.EnvironmentSpec
+    client: AgedParameters
+
+
 class InferenceServer:
-    """Serves `RemoteActor`s of one run. Call `serve` again and again, always from one thread; a context manager.
+    """Serves the remote actors of one run. Call `serve` again and again, always from one thread; a context manager.
 
     Attributes:
         address: for actors, as seen from this machine.
-        num_batches: calls of the policy so far.
-        num_requests: observations answered so far (of N environments each, where actors are batched).
+        num_batches: of requests that were answered together so far, with one call of each policy.
+        num_requests: answered so far.
+        num_actions: chosen so far, one of each agent in each environment in which it acted.
     """
 
     def __init__(
         self,
-        policy: Policy,
-        spec: specs.EnvironmentSpec,
-        client: AgedParameters,
+        policies: Mapping[str, ServedPolicy],
         run_id: str,
         address: str,
         *,
@@ -78,9 +91,7 @@ class InferenceServer:
         """Waits for the first parameters, and listens.
 
         Args:
-            policy: how to act in a single environment.
-            spec: the environment's.
-            client: where parameters come from; on the device, see `VariableClient`'s `place`.
+            policies: by policy id; the only one of a single agent's run is `remote.ONLY`.
             run_id: the run's secret, which actors must know too.
             address: where to listen, see `agentkit.wire.Server`.
             num_envs: environments that each actor steps together; None for one, unbatched.
@@ -88,13 +99,11 @@ class InferenceServer:
 
         Raises:
             ConfigError: the address cannot be had.
-            SpecError: the policy's actions, extras or state cannot be sent.
+            SpecError: a policy's actions, extras or state cannot be sent.
         """
-        self._client = client
         self._max_wait_seconds = max_wait_seconds
-        self._layout = layout_of(spec, num_envs)
-        self._batched = _BatchedPolicy(policy, spec, client.params, num_envs)
-        self.num_batches = self.num_requests = 0
+        self._policies = {policy_id: _BatchedPolicy(*served, num_envs) for policy_id, served in policies.items()}
+        self.num_batches = self.num_requests = self.num_actions = 0
         self._peers: dict[bytes, _Peer] = {}  # By connection.
         self._server = Server(address, keys_at(address, run_id))
         self.address = self._server.address
@@ -111,7 +120,7 @@ class InferenceServer:
             VariablesTimeoutError: see `VariableClient.update`.
         """
         before, until = self.num_requests, time.monotonic() + seconds
-        self._client.update()
+        self._update()
         while (now := time.monotonic()) < until:
             due = self._due(now)
             if due <= now:
@@ -137,29 +146,34 @@ class InferenceServer:
 
     def _take(self, request: Request) -> None:
         """Keeps a request for the next batch, or introduces an actor; refuses what is neither."""
-        leaves = None
+        rows = None
         try:
             if "layout" in request.body:
                 self._greet(request)
             else:
-                leaves = self._batched.read(request.body)
+                asked = request.body["rows"].items()
+                rows = {policy_id: [*map(self._policies[policy_id].read, given)] for policy_id, given in asked}
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             self._server.refuse(request, str(error), "request")
             return
         peer = self._peers.setdefault(request.sender, _Peer())
-        peer.time, peer.request, peer.leaves = time.monotonic(), None if leaves is None else request, leaves or ()
+        peer.time, peer.request, peer.rows = time.monotonic(), None if rows is None else request, rows or {}
 
     def _greet(self, request: Request) -> None:
         """Answers an actor that means the same arrays with its first state.
 
         Raises:
-            SpecError: it means others.
+            SpecError: it means others, or a policy that is not here.
         """
-        for name, expected in self._layout.items():
+        policy = self._policies.get(request.body["policy"])
+        if policy is None:
+            raise SpecError(f"expected a policy of {', '.join(self._policies)}, found {request.body['policy']!r}")
+        for name, expected in policy.layout.items():
             if (found := request.body["layout"].get(name)) != expected:
                 raise SpecError(f"expected {name} {expected}, found {found}")
         index = ActorIndex(*map(int, request.body["actor_index"]))
-        self._server.answer(request, self._batched.begin(int(request.body["seed"]), index))
+        first = policy.begin(int(request.body["seed"]), index)
+        self._server.answer(request, {**first, "parameters": self._about()})
 
     def _due(self, now: float) -> float:
         """Returns when to answer: as soon as all who are expected to have asked, or the first has waited enough."""
@@ -173,19 +187,33 @@ class InferenceServer:
         return first + self._max_wait_seconds if missing else first
 
     def _answer(self) -> None:
-        """Answers all who have asked, as one batch."""
+        """Answers all who have asked, as one batch of each policy."""
         asking = [peer for peer in self._peers.values() if peer.request is not None]
-        columns = zip(*_padded([peer.leaves for peer in asking]), strict=True)
-        results, state = self._batched.act(self._client.params, [np.stack(column) for column in columns])
+        answers: dict[str, Iterator[Any]] = {}
+        for policy_id, policy in self._policies.items():
+            rows = [row for peer in asking for row in peer.rows.get(policy_id, ())]
+            self.num_actions += policy.count(rows)
+            answers[policy_id] = iter(policy.act(rows) if rows else ())
         self.num_batches += 1
         self.num_requests += len(asking)
-        about = {"version": self._client.version, "age_seconds": self._client.age_seconds}
-        for i, peer in enumerate(asking):
-            own = {"results": [leaf[i] for leaf in results], "state": [leaf[i] for leaf in state]}
+        about = self._about()
+        for peer in asking:
+            own = {policy_id: [next(answers[policy_id]) for _ in rows] for policy_id, rows in peer.rows.items()}
             assert peer.request is not None
-            self._server.answer(peer.request, {**about, **own})
-            peer.time, peer.request, peer.leaves = time.monotonic(), None, ()
-        self._client.update()  # While the actors step their environments.
+            self._server.answer(peer.request, {"rows": own, "parameters": about})
+            peer.time, peer.request, peer.rows = time.monotonic(), None, {}
+        self._update()  # While the actors step their environments.
+
+    def _update(self) -> None:
+        for policy in self._policies.values():
+            policy.client.update()
+
+    def _about(self) -> dict[str, dict[str, float]]:
+        """Returns which parameters each policy acts by."""
+        return {
+            policy_id: {"version": policy.client.version, "age_seconds": policy.client.age_seconds}
+            for policy_id, policy in self._policies.items()
+        }
 
 
 class _Peer:
@@ -193,26 +221,32 @@ class _Peer:
 
     time: float = 0.0
     request: Request | None = None
-    leaves: Sequence[Any] = ()
+    rows: Mapping[str, list[Sequence[Any]]] = {}  # Of leaves, by policy id.
 
 
 class _BatchedPolicy:
-    """A policy for A actors at once. A is padded to a power of two, for few compilations.
+    """A policy for R rows at once, each of an agent. R is padded to a power of two, for few compilations.
 
-    The state of an actor is its PRNG key and the leaves of its policy state, in a list.
+    A row's state is its agent's PRNG key and the leaves of its policy state, in a list. With environments that step
+    together a row has room for all N, and says in which of them the agent acts.
     """
 
-    def __init__(self, policy: Policy, spec: specs.EnvironmentSpec, params: Any, num_envs: int | None):
+    def __init__(self, policy: Policy, spec: specs.EnvironmentSpec, client: AgedParameters, num_envs: int | None):
+        self.client = client
+        self.layout = layout_of(spec, num_envs)
+        self._num_envs = num_envs
         self._init, act = _functions(policy, num_envs)
-        self._act = jax.jit(jax.vmap(act, in_axes=(None, 0, 0, 0)), **compiler_options())
+        lead = () if num_envs is None else (num_envs,)
         observations = spec.observations if num_envs is None else specs.add_leading(spec.observations, num_envs)
-        step_type = specs.Array(() if num_envs is None else (num_envs,), np.int8)
-        zeros = tree.map_structure(lambda leaf: np.zeros(leaf.shape, leaf.dtype), (observations, step_type))
+        row = {"observation": observations, "step_type": specs.Array(lead, np.int8)}
+        if num_envs is not None:
+            row["numbers"] = specs.Array(lead, np.int32)
         first = jax.eval_shape(lambda key: self._init(key, ActorIndex()), jax.random.PRNGKey(0))
-        results, _ = jax.eval_shape(act, params, first, zeros[1] + MID, zeros[0])
-        leaves, self._structure = jax.tree.flatten(first)
+        example = tree.map_structure(lambda leaf: np.zeros(leaf.shape, leaf.dtype), row)
+        results, _ = jax.eval_shape(act, client.params, first, example)
+        leaves, structure = jax.tree.flatten(first)
         try:
-            state = [specs.Array(leaf.shape, np.dtype(leaf.dtype)) for leaf in leaves]
+            row["state"] = [specs.Array(leaf.shape, np.dtype(leaf.dtype)) for leaf in leaves]
         except TypeError as error:  # such as JAX's typed PRNG keys
             raise SpecError(f"Expected a policy state of numeric arrays, found {first[1]}. Keep raw keys.") from error
         self._results = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), results)
@@ -222,48 +256,59 @@ class _BatchedPolicy:
             raise SpecError(
                 f"An inference server cannot send this: {error} Or act without one (num_inference=0)."
             ) from error
-        flat = tree.flatten(observations)
-        self._num_leaves = len(flat)
-        self._build_observation = make_builder(observations)
-        self.read = LeafReader({"observation": flat, "state": state, "step_type": step_type}, "request")
+        build = make_builder(row)
+
+        def act_on_leaves(params: Any, leaves: Sequence[Any]) -> tuple:
+            given = build(iter(leaves))
+            return act(params, jax.tree.unflatten(structure, given["state"]), given)
+
+        self._act = jax.jit(jax.vmap(act_on_leaves, in_axes=(None, 0)), **compiler_options())
+        self.read = LeafReader({**row, "observation": tree.flatten(observations)}, "row of a request")
 
     def begin(self, seed: int, index: ActorIndex) -> dict[str, Nest]:
         """Returns the first state of an actor, and an example of results."""
         state = jax.device_get(self._init(jax.random.PRNGKey(seed), index))
         return {"state": jax.tree.leaves(state), "results": self._results}
 
-    def act(self, params: Any, leaves: Sequence[np.ndarray]) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Returns leaves of results and of new states, ``[A, ...]``, for those of requests, in the order of `read`."""
-        observation = self._build_observation(iter(leaves[: self._num_leaves]))
-        state = jax.tree.unflatten(self._structure, leaves[self._num_leaves : -1])
-        results, state = jax.device_get(self._act(params, state, leaves[-1], observation))
-        return tree.flatten(results), jax.tree.leaves(state)
+    def act(self, rows: Sequence[Sequence[np.ndarray]]) -> list[dict[str, list[np.ndarray]]]:
+        """Returns leaves of results and of the new state for each row, of leaves in the order of `read`."""
+        columns = [np.stack(column) for column in zip(*_padded(rows), strict=True)]
+        results, state = jax.device_get(self._act(self.client.params, columns))
+        found = {"results": tree.flatten(results), "state": jax.tree.leaves(state)}
+        return [{name: [leaf[i] for leaf in leaves] for name, leaves in found.items()} for i in range(len(rows))]
+
+    def count(self, rows: Sequence[Sequence[np.ndarray]]) -> int:
+        """Returns the actions that rows ask for; of several environments the numbers are a row's first leaf."""
+        if self._num_envs is None:
+            return len(rows)
+        return sum(int(np.sum(row[0] < self._num_envs)) for row in rows)
 
 
 def _functions(policy: Policy, num_envs: int | None) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Returns ``(key, actor_index) -> state`` and ``(params, state, step_type, observation) -> (results, state)``.
+    """Returns ``(key, actor_index) -> state`` and ``(params, state, row) -> (results, state)``.
 
-    Both are for one actor. Keys are split as `PolicyActor` and `BatchedPolicyActor` split them, so that actions are
-    the same.
+    Both are for one actor. Keys are split as `PolicyActor`, `BatchedPolicyActor` and `ReadyPolicyActor` split them, so
+    that actions are the same.
     """
 
     def init(key: Any, actor_index: ActorIndex) -> tuple:
         init_key, key = jax.random.split(key)
         return key, first_state(policy, init_key, actor_index, num_envs)
 
-    def act(params: Any, state: Any, step_type: Any, observation: Any) -> tuple:
-        key, act_key = jax.random.split(state[0])
+    def act(params: Any, state: Any, row: Any) -> tuple:
+        key, kept = state
+        observation, step_type = row["observation"], row["step_type"]
         if num_envs is not None:
-            action, policy_state, extras = act_in_each(policy, params, act_key, observation, state[1], step_type)
+            action, key, kept, extras = act_in_some(policy, params, key, observation, kept, step_type, row["numbers"])
         else:
-            is_first, kept = step_type == FIRST, state[1]
-            begun = jax.tree.map(lambda new, old: jnp.where(is_first, new, old), policy.reset(kept), kept)
-            action, policy_state, extras = policy.act(params, act_key, observation, begun)
-        return (action, extras), (key, policy_state)
+            key, act_key = jax.random.split(key)
+            begun = jax.tree.map(lambda new, old: jnp.where(step_type == FIRST, new, old), policy.reset(kept), kept)
+            action, kept, extras = policy.act(params, act_key, observation, begun)
+        return (action, extras), (key, kept)
 
     return init, act
 
 
-def _padded(parts: list[Any]) -> list[Any]:
+def _padded(parts: Sequence[Any]) -> list[Any]:
     """Returns the parts, the last one repeated until their number is a power of two."""
-    return parts + parts[-1:] * ((1 << (len(parts) - 1).bit_length()) - len(parts))
+    return [*parts] + [parts[-1]] * ((1 << (len(parts) - 1).bit_length()) - len(parts))

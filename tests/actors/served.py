@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from agentkit import core, specs
-from agentkit.actors import InferenceServer, Policy, RemoteActor
+from agentkit.actors import InferenceClient, InferenceServer, Policy, RemoteActor, ServedPolicy
+from agentkit.actors.remote import ONLY
 from agentkit.wire import listen_address
 
 RUN = "a secret"
@@ -79,12 +80,21 @@ def recurrent() -> Policy:
     )
 
 
+def only(policy: Policy, spec: specs.EnvironmentSpec, client: Any = None) -> dict[str, ServedPolicy]:
+    return {ONLY: ServedPolicy(policy, spec, client or Client())}
+
+
+def serving(policy: Policy, spec: specs.EnvironmentSpec, client: Any = None, **settings: Any):
+    """A server of one policy, with a thread that serves."""
+    return serving_all(only(policy, spec, client), **settings)
+
+
 @contextlib.contextmanager
-def serving(policy: Policy, spec: specs.EnvironmentSpec, client: Any = None, run_id: str = RUN, **settings: Any):
+def serving_all(policies: dict[str, ServedPolicy], run_id: str = RUN, **settings: Any):
     """A server with a thread that serves."""
     stop = threading.Event()
     address = listen_address("lo")
-    with InferenceServer(policy, spec, client or Client(), run_id, address, **settings) as server:
+    with InferenceServer(policies, run_id, address, **settings) as server:
 
         def serve() -> None:
             while not stop.is_set():
@@ -100,9 +110,11 @@ def serving(policy: Policy, spec: specs.EnvironmentSpec, client: Any = None, run
             assert not thread.is_alive()
 
 
-def remote(server: Any, spec: specs.EnvironmentSpec, run_id: str = RUN, **settings: Any) -> RemoteActor:
-    settings = {"seed": SEED, "outage_seconds": 120.0, **settings}
-    return RemoteActor(lambda: server.address, run_id, spec, **settings)
+def remote(
+    server: Any, spec: specs.EnvironmentSpec, run_id: str = RUN, outage_seconds: float = 120.0, **settings: Any
+) -> RemoteActor:
+    client = InferenceClient(lambda: server.address, run_id, outage_seconds=outage_seconds)
+    return RemoteActor(client, spec, **{"seed": SEED, **settings})
 
 
 def random_nest(spec: Any, rng: np.random.Generator, lead: tuple = ()) -> Any:

@@ -16,6 +16,7 @@ from agentkit import core, specs
 from agentkit.actors import (
     ActorIndex,
     BatchedPolicyActor,
+    InferenceClient,
     InferenceServer,
     Policy,
     PolicyActor,
@@ -24,7 +25,7 @@ from agentkit.actors import (
     stateless_policy,
 )
 from agentkit.actors.batches import SplitAdder
-from agentkit.actors.remote import InferenceClosedError
+from agentkit.actors.remote import ONLY, InferenceClosedError
 from agentkit.wire import listen_address
 from tests.actors.served import (
     OBSERVATIONS,
@@ -36,6 +37,7 @@ from tests.actors.served import (
     assert_equal,
     make_spec,
     num_sockets,
+    only,
     play,
     recurrent,
     remote,
@@ -80,7 +82,7 @@ def test_a_network_gives_nearly_the_numbers_of_a_local_one() -> None:
         for t in range(3):
             observation = np.full(20, 0.1 * t, np.float32)
             np.testing.assert_allclose(actor.select_action(observation), np.tanh(observation @ params), rtol=1e-5)
-        assert actor._build([np.zeros(5)].__iter__())[1] == ()
+        assert actor.policy._build([np.zeros(5)].__iter__())[1] == ()
         actor.close()
 
 
@@ -89,8 +91,9 @@ def test_actors_that_ask_together_are_answered_by_one_call() -> None:
     spec, num_actors, num_steps = make_spec(), 3, 10
     sizes: list[int] = []
     with serving(recurrent(), spec, max_wait_seconds=30.0) as server:
-        act = server._batched.act
-        server._batched.act = lambda *arguments: (sizes.append(len(arguments[1][0])), act(*arguments))[1]
+        batched = server._policies[ONLY]
+        act = batched._act
+        batched._act = lambda params, columns: (sizes.append(len(columns[0])), act(params, columns))[1]
         actors = [remote(server, spec, seed=seed) for seed in range(num_actors)]
         for actor in actors:
             actor.update(wait=True)
@@ -152,7 +155,7 @@ def test_a_restarted_server_goes_on_from_what_the_actor_keeps() -> None:
     local = PolicyActor(policy, jax.random.PRNGKey(SEED), Client())
     expected = [local.select_action(np.float32(1)) for _ in range(4)]
     address = {}
-    actor = RemoteActor(lambda: address["now"], RUN, spec, seed=SEED)
+    actor = RemoteActor(InferenceClient(lambda: address["now"], RUN), spec, seed=SEED)
     found = []
     for _ in range(2):
         with serving(policy, spec) as server:
@@ -166,9 +169,9 @@ def test_a_request_that_was_under_way_is_repeated() -> None:
     """The first server dies between a request and its reply."""
     spec, policy = make_spec(), recurrent()
     expected = PolicyActor(policy, jax.random.PRNGKey(SEED), Client()).select_action(np.float32(1))
-    dying = InferenceServer(policy, spec, Client(), RUN, listen_address("lo"), max_wait_seconds=60.0)
+    dying = InferenceServer(only(policy, spec), RUN, listen_address("lo"), max_wait_seconds=60.0)
     address = {"now": dying.address}
-    actor = RemoteActor(lambda: address["now"], RUN, spec, seed=SEED, outage_seconds=120.0)
+    actor = RemoteActor(InferenceClient(lambda: address["now"], RUN, outage_seconds=120.0), spec, seed=SEED)
     found = []
     thread = threading.Thread(target=lambda: found.append(actor.select_action(np.float32(1))))
     dying._due = lambda now: now + 60.0  # type: ignore[method-assign]
@@ -188,7 +191,7 @@ def test_a_request_that_was_under_way_is_repeated() -> None:
 def test_without_a_server_the_wait_ends_with_a_named_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
-    actor = RemoteActor(lambda: address, RUN, make_spec(), seed=0, outage_seconds=0.5)
+    actor = RemoteActor(InferenceClient(lambda: address, RUN, outage_seconds=0.5), make_spec(), seed=0)
     start = time.monotonic()
     with pytest.raises(InferenceClosedError, match=r"No inference server answered for 0\.5 s"):
         actor.select_action(np.float32(0))
@@ -201,7 +204,7 @@ def test_disconnect_ends_a_wait_in_another_thread(answers: bool) -> None:
         address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
         if not answers:
             listener.close()
-        actor = RemoteActor(lambda: address, RUN, make_spec(), seed=0)
+        actor = RemoteActor(InferenceClient(lambda: address, RUN), make_spec(), seed=0)
         timer = threading.Timer(0.5, actor.disconnect)
         timer.start()
         start = time.monotonic()
@@ -239,11 +242,11 @@ for name in ("jax", "jaxlib", "haiku", "tensorflow"):
     sys.modules[name] = None  # importing it fails
 import numpy as np
 from agentkit import specs
-from agentkit.actors import RemoteActor
+from agentkit.actors import InferenceClient, RemoteActor
 scalar = specs.Array((), np.float32)
 action = {"move": specs.Array((2,), np.float32), "jump": specs.DiscreteArray(3)}
 spec = specs.EnvironmentSpec(scalar, action, scalar, scalar)
-actor = RemoteActor(lambda: sys.argv[1], sys.argv[2], spec, seed=7)
+actor = RemoteActor(InferenceClient(lambda: sys.argv[1], sys.argv[2]), spec, seed=7)
 print(actor.select_action(np.float32(1))["move"].sum())
 actor.close()
 """

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 from agentkit import specs
-from agentkit.actors import InferenceServer, Policy, RemoteActor
-from agentkit.actors.remote import InferenceClosedError
+from agentkit.actors import InferenceClient, InferenceServer, Policy, RemoteActor
+from agentkit.actors.remote import ONLY, InferenceClosedError
 from agentkit.errors import SpecError
 from agentkit.wire import Client as WireClient
 from agentkit.wire import RefusedError, derive_keys, listen_address
 from tests.actors.served import (
     OBSERVATIONS,
     RUN,
-    Client,
     make_spec,
+    only,
     recurrent,
     remote,
     serving,
@@ -54,7 +54,8 @@ def test_whoever_listens_in_learns_neither_the_run_id_nor_observations() -> None
                     target.sendall(data)
                 target.shutdown(socket.SHUT_WR)
 
-        actor = RemoteActor(lambda: f"tcp://127.0.0.1:{listener.getsockname()[1]}", RUN, spec, seed=0)
+        client = InferenceClient(lambda: f"tcp://127.0.0.1:{listener.getsockname()[1]}", RUN)
+        actor = RemoteActor(client, spec, seed=0)
         asker = threading.Thread(target=actor.select_action, args=(known,))
         asker.start()
         near, (far, _) = socket.create_connection((host, int(port))), listener.accept()
@@ -104,9 +105,12 @@ def test_an_observation_that_is_not_as_promised_is_refused_here() -> None:
         "observation",
         {},
         {"layout": 3},
-        {"layout": {}, "seed": 0, "actor_index": [0, 1, 0]},
-        {"state": [], "step_type": np.int8(0), "observation": [np.float32(0)]},
-        {"state": None, "step_type": np.zeros(3, np.int8), "observation": [np.zeros((1 << 20, 3))]},
+        {"layout": {}, "seed": 0, "actor_index": [0, 1, 0], "policy": ONLY},
+        {"layout": {}, "seed": 0, "actor_index": [0, 1, 0], "policy": "another"},
+        {"rows": [3]},
+        {"rows": {ONLY: [{"state": [], "step_type": np.int8(0), "observation": [np.float32(0)]}]}},
+        {"rows": {ONLY: [{"state": None, "step_type": np.zeros(3, np.int8), "observation": [np.zeros((1 << 20, 3))]}]}},
+        {"rows": {"another": []}},
     ],
 )
 def test_a_member_that_talks_nonsense_is_refused_and_harms_nobody(words: Any) -> None:
@@ -125,4 +129,4 @@ def test_a_member_that_talks_nonsense_is_refused_and_harms_nobody(words: Any) ->
 def test_results_that_cannot_be_sent_are_refused_when_the_server_is_made() -> None:
     policy = Policy(lambda params, key, o, state: (jnp.zeros(2), (), {1: jnp.zeros(())}))
     with pytest.raises(SpecError, match="num_inference=0"):
-        InferenceServer(policy, make_spec(), Client(), RUN, listen_address("lo"))
+        InferenceServer(only(policy, make_spec()), RUN, listen_address("lo"))

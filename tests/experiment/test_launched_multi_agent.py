@@ -16,7 +16,8 @@ from agentkit import checkpoint
 from agentkit.agents import dqn, ppo
 from agentkit.cli import main
 from agentkit.errors import CheckpointError, ConfigError
-from agentkit.experiment import read_multi_agent_config
+from agentkit.experiment import LaunchConfig, read_multi_agent_config
+from agentkit.experiment.launching.multi_agent import make_multi_agent_program
 from agentkit.experiment.launching.nodes.opponents import Answers, LaunchedSelfPlay
 from agentkit.experiment.multi_agent.build import check_policies
 from agentkit.experiment.multi_agent.learner_folders import find_policies, learner_folder, pools_folder
@@ -110,12 +111,46 @@ def test_what_does_not_go_on_with_a_run_is_refused(run, tmp_path):
         agentkit.resume_launch(tmp_path / "alone", num_steps=60)
 
 
-def test_inference_nodes_are_refused_before_there_is_a_folder(tmp_path):
-    with pytest.raises(
-        ConfigError, match=r"num_inference \(--inference\): not for several agents in a launched program"
-    ):
-        launch(config(tmp_path / "run"), num_inference=1)
+def test_inference_nodes_are_refused_with_a_pool_before_there_is_a_folder(tmp_path):
+    with pytest.raises(ConfigError, match=r"num_inference \(--inference\): .* opponents from a pool play by earlier"):
+        launch(self_play(tmp_path / "run", 100), num_inference=1)
+    with pytest.raises(ConfigError, match="0 to num_actors=1 inference nodes, found 2"):
+        launch(config(tmp_path / "run"), num_inference=2)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_program_has_inference_nodes_of_all_policies():
+    _, trained = check_policies(plan := config(None))
+    program = make_multi_agent_program(plan, LaunchConfig(num_actors=3, num_inference=2), trained)
+    replays_and_learners = {f"{role}-{i}" for role in ("replay", "learner") for i in range(2)}
+    assert program.nodes["actor-2"].dependencies() == {*replays_and_learners, "inference-0", "inference-1"}
+    assert program.nodes["inference-1"].dependencies() == {"learner-0", "learner-1"}
+    assert program.roles["actor"].stop_order < program.roles["inference"].stop_order
+    assert "inference" not in make_multi_agent_program(plan, LaunchConfig(), trained).roles
+
+
+@pytest.mark.full
+def test_a_program_goes_on_when_its_inference_node_is_killed(tmp_path):
+    """Of two policies of two kinds, one of which two agents share, and chance."""
+    seen = {"killed": 0}
+
+    def kill(status):
+        seen["nodes"], node = status["nodes"], status["nodes"].get("inference-0", {})
+        if not seen["killed"] and status["totals"].get("steps", 0) > 300 and node["gauges"].get("parameter_version"):
+            seen["killed"] = node["pid"]
+            os.kill(node["pid"], signal.SIGKILL)
+
+    who = {"agent_0": "a", "agent_1": "b", "agent_2": "chance", "agent_3": "a"}
+    policies = {"a": DQN, "b": PPO, "chance": "random"}
+    plan = config(tmp_path / "run", policies, who, "agentkit:come_and_go", 3_000, num_envs=2)
+    result = launch(plan, num_inference=1, engine="processes", on_status=kill)
+    node, actor = seen["nodes"]["inference-0"], seen["nodes"]["actor-0"]
+    assert result.steps >= 3_000 and result.reason == "reached 3,000 steps"
+    assert seen["killed"] and node["restarts"] == 1 and node["counts"]["actions"] > 1_000
+    assert actor["restarts"] == 0 and actor["gauges"]["parameter_version"] > 0
+    rows = agentkit.open_run(str(tmp_path / "run")).rows("train")
+    assert rows[-1]["steps"] > 2_500 and {f"episode_return/{agent_id}" for agent_id in who} <= rows[-1].keys()
+    assert min(agentkit.open_run(str(tmp_path / "run")).rows(f"learner-{name}")[-1]["updates"] for name in "ab") > 10
 
 
 def self_play(folder, num_steps, **settings):
@@ -344,5 +379,5 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert "2 agents by 2 policies: first, second" in out and "agentkit launch --resume run" in out
     assert main(["launch", "--resume", "run", "--steps", "300"]) == 0
     assert main(["evaluate", "run", "--episodes", "2"]) == 0
-    assert main([*words, *small, "--inference", "1", "--steps", "200"]) == 2
-    assert "--inference is not for several agents (--policies): actors have the" in capsys.readouterr().err
+    assert main([*words, *small, "--inference", "1", "--opponents", "uniform", "--steps", "200"]) == 2
+    assert "num_inference (--inference): an inference node acts by the newest" in capsys.readouterr().err

@@ -26,7 +26,6 @@ from agentkit.errors import ConfigError, SpecError
 # What there is not for several agents yet, or has no meaning for them: options by their names, and why.
 _REFUSED = (
     (("workers", "ready"), "environments are stepped in the process that acts"),
-    (("inference",), "actors have the parameters of all policies"),
     (("data", "data_share", "init_from", "init_checkpoint"), "policies begin anew; Frozen in Python plays as it was"),
     (("devices",), "learners share one device"),
     (("wrapper", "column", "view"), "they are of one agent's stream; change the environment itself"),

@@ -34,7 +34,7 @@ _PARTS = (
 )
 # Modules beside those that connect to an address, start a program, or write where their settings say.
 _NO_PARTS = (
-    *(f"agentkit.actors.{name}" for name in ("inference_server", "remote")),
+    *(f"agentkit.actors.{name}" for name in ("inference_server", "remote", "remote_ready")),
     *(f"agentkit.wrappers.{name}" for name in ("film", "video")),
 )
 

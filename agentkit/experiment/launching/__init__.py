@@ -7,6 +7,7 @@
     nodes/inference       chooses the actions of many actors
     nodes/gradient_actor  acts, and sends gradients instead of steps
     nodes/multi_agent     actors and evaluators of several agents, whose policies have a learner and a replay each
+    nodes/multi_agent_inference  chooses the actions of several agents, by all of these policies
 
 `program` connects the nodes (`multi_agent` those of several agents), `run` starts and supervises them, and `external`
 is for another scheduler that does.

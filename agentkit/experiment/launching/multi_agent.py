@@ -17,8 +17,10 @@ from agentkit.envs import given
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.experiment.launching.nodes.inference import inference_role
 from agentkit.experiment.launching.nodes.learner import learner_node
 from agentkit.experiment.launching.nodes.multi_agent import multi_agent_actor_node, multi_agent_evaluator_node
+from agentkit.experiment.launching.nodes.multi_agent_inference import multi_agent_inference_node
 from agentkit.experiment.launching.nodes.opponents import opponents_node, opponents_role
 from agentkit.experiment.launching.nodes.replay import replay_node
 from agentkit.experiment.launching.program import LaunchConfig, allow_steps, make_roles
@@ -33,7 +35,8 @@ from agentkit.experiment.runs.resume_checks import ResumeError, check_code, chec
 def make_multi_agent_program(config: MultiAgentConfig, launch: LaunchConfig, trained: list[Trained]) -> Program:
     """Builds the program: for each policy replay <- learner, and actors and evaluators that play by all of them.
 
-    Where opponents come from pools, a node keeps these.
+    Where opponents come from pools, a node keeps these. Inference nodes, where there are any, act by all policies that
+    learn.
 
     Args:
         config: what to run.
@@ -41,7 +44,12 @@ def make_multi_agent_program(config: MultiAgentConfig, launch: LaunchConfig, tra
         trained: the policies that learn.
     """
     program = Program(f"{len(trained)} policies on {given.name_of(config.environment)}")
-    for role in make_roles(launch.num_actors, launch.learner_gpus, config.replay):
+    roles = make_roles(launch.num_actors, launch.learner_gpus, config.replay)
+    if launch.num_inference:
+        roles.append(inference_role(launch.num_actors, launch.num_inference))
+    if config.opponents is not None:
+        roles.append(opponents_role())
+    for role in roles:
         if role.name in ("actor", "evaluator"):
             role = allow_steps(role, config.step_timeout)
         program.add_role(dataclasses.replace(role, restart=RestartPolicy(max_restarts=launch.max_restarts)))
@@ -54,14 +62,20 @@ def make_multi_agent_program(config: MultiAgentConfig, launch: LaunchConfig, tra
         learners[name] = program.add_node(
             "learner", learner_node, experiment, each.spec, replay, listen=listen, policy_id=name
         )
-    opponents = None
+    opponents, age = None, launch.max_parameter_age_seconds
     if config.opponents is not None:
-        program.add_role(dataclasses.replace(opponents_role(), restart=RestartPolicy(max_restarts=launch.max_restarts)))
         opponents = program.add_node("opponents", opponents_node, config, learners, listen=launch.listen)
+    inference = [
+        program.add_node(
+            "inference", multi_agent_inference_node, config, learners,
+            listen=launch.listen, max_parameter_age_seconds=age,
+        )
+        for _ in range(launch.num_inference)
+    ]  # fmt: skip
     for _ in range(launch.num_actors):
         program.add_node(
             "actor", multi_agent_actor_node, config, replays, learners, opponents,
-            max_parameter_age_seconds=launch.max_parameter_age_seconds,
+            max_parameter_age_seconds=age, inference=inference,
         )  # fmt: skip
     plan = evaluation_plan(config)
     for _ in range(launch.num_evaluators if plan.period else 0):
@@ -101,12 +115,12 @@ def prepare_multi_agent(
 
     Raises:
         ResumeError: the run is another experiment's, or one in one process, or a policy has no checkpoint.
-        ConfigError: settings that a program of several agents does not have yet; or as `check_run_directory`.
+        ConfigError: a pool of opponents with inference nodes; or as `check_pool` and `check_run_directory`.
     """
-    if launch.num_inference:
+    if launch.num_inference and config.opponents is not None:
         raise ConfigError(
-            "num_inference (--inference): not for several agents in a launched program yet. Leave it out, or use "
-            "agentkit.run."
+            "num_inference (--inference): an inference node acts by the newest parameters alone, and opponents from a "
+            "pool play by earlier ones. Leave out one of the two: num_inference or opponents (--opponents)."
         )
     directory = check_run_directory(config, resume)
     if directory is None:

@@ -6,7 +6,7 @@ It holds a `multi_agent_loop.MultiAgentLoop` for each environment.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, final
 
 import dm_env
 import numpy as np
@@ -21,8 +21,31 @@ from agentkit.errors import ConfigError
 from agentkit.multi_agent_loop import Check, MultiAgentLoop
 from agentkit.types import AgentId, Nest
 
-ManyActor = ReadyPolicyActor | RandomActor
+if TYPE_CHECKING:  # A run in one process needs no wire.
+    from agentkit.actors.remote_ready import RemoteReadyActor
+
+ManyActor: TypeAlias = "ReadyPolicyActor | RemoteReadyActor | RandomActor"
 """Acts for one agent in N environments, of which some wait for it at a time."""
+
+
+class Waiting(NamedTuple):
+    """Holds what waits for an agent.
+
+    Attributes:
+        observations: of each environment that waits, unbatched.
+        numbers: of these environments, int ``[M]``.
+    """
+
+    observations: list[Nest]
+    numbers: np.ndarray
+
+    def batch(self) -> tuple[Nest, np.ndarray]:
+        """Returns the observations as one, leaves ``[M, ...]``, and the numbers."""
+        return tree.map_structure(lambda *leaves: np.stack(leaves), *self.observations), self.numbers
+
+    def apart(self, actions: Nest) -> list[Nest]:
+        """Returns actions ``[M, ...]`` unbatched."""
+        return [index(actions, row) for row in range(len(self.numbers))]
 
 
 @final
@@ -77,6 +100,7 @@ class BatchedMultiAgentLoop:
         self.resumable = all(loop.resumable for loop in self._loops)
         self._count_agents = count_agents
         self.num_steps = self.num_agent_steps = 0
+        self._numbers: dict[AgentId, list[int]] = {}  # Of the environments in which each is to act.
 
     @property
     def num_lost(self) -> int:
@@ -85,14 +109,30 @@ class BatchedMultiAgentLoop:
 
     def step(self) -> list[dict[str, float]] | None:
         """Takes a step in every environment; returns the records of the episodes that ended, or None."""
+        seen = self.begin_step()
+        return self.end_step({agent_id: self.choose(agent_id, waiting) for agent_id, waiting in seen.items()})
+
+    def begin_step(self) -> dict[AgentId, Waiting]:
+        """Resets where needed, and returns what waits for those who are to act, by id."""
         seen = [loop.begin_step() for loop in self._loops]
-        actions: list[dict[AgentId, Nest]] = [{} for _ in seen]
-        for agent_id, actor in self._actors.items():
+        found = {}
+        for agent_id in self._actors:
             numbers = [number for number, observations in enumerate(seen) if agent_id in observations]
             if numbers:
-                chosen = _choose(actor, [seen[number][agent_id] for number in numbers], np.array(numbers))
-                for number, action in zip(numbers, chosen, strict=True):
-                    actions[number][agent_id] = action
+                found[agent_id] = Waiting([seen[number][agent_id] for number in numbers], np.array(numbers))
+        self._numbers = {agent_id: waiting.numbers.tolist() for agent_id, waiting in found.items()}
+        return found
+
+    def choose(self, agent_id: AgentId, waiting: Waiting) -> list[Nest]:
+        """Returns the actions of an agent in the environments that wait for it, unbatched, by its actor."""
+        return _choose(self._actors[agent_id], waiting)
+
+    def end_step(self, chosen: Mapping[AgentId, Sequence[Nest]]) -> list[dict[str, float]] | None:
+        """Takes the actions of those of `begin_step`; returns the records of the episodes that ended, or None."""
+        actions: list[dict[AgentId, Nest]] = [{} for _ in self._loops]
+        for agent_id, numbers in self._numbers.items():
+            for number, action in zip(numbers, chosen[agent_id], strict=True):
+                actions[number][agent_id] = action
         acted = sum(map(len, actions))
         self.num_agent_steps += acted
         self.num_steps += acted if self._count_agents else len(self._loops)
@@ -136,11 +176,11 @@ def _recorder(actor: ManyActor, number: int) -> Actor:
 class _Recorder(Actor):
     """Stands for an agent's actor in one of the environments: tells it what is to be recorded there."""
 
-    def __init__(self, actor: ReadyPolicyActor, number: int):
+    def __init__(self, actor: ReadyPolicyActor | RemoteReadyActor, number: int):
         self._actor, self._number = actor, number
 
     def select_action(self, observation: Nest) -> Nest:
-        return _choose(self._actor, [observation], np.array([self._number]))[0]
+        return _choose(self._actor, Waiting([observation], np.array([self._number])))[0]
 
     def observe_first(self, timestep: dm_env.TimeStep) -> None:
         self._actor.observe_one(self._number, (), timestep)
@@ -152,10 +192,8 @@ class _Recorder(Actor):
         self._actor.update(wait)
 
 
-def _choose(actor: ManyActor, observations: Sequence[Nest], numbers: np.ndarray) -> list[Nest]:
-    """Returns an action for each observation, unbatched; numbers ``[M]`` say of which environments they are."""
+def _choose(actor: ManyActor, waiting: Waiting) -> list[Nest]:
+    """Returns an action for each observation, unbatched."""
     if isinstance(actor, RandomActor):
-        return [actor.select_action(observation) for observation in observations]
-    batch = tree.map_structure(lambda *leaves: np.stack(leaves), *observations)
-    actions = actor.select_action(batch, numbers)
-    return [index(actions, row) for row in range(len(numbers))]
+        return [actor.select_action(observation) for observation in waiting.observations]
+    return waiting.apart(actor.select_action(*waiting.batch()))

@@ -114,7 +114,7 @@ def open_environments(config: MultiAgentConfig, seed: int, watch: StepWatch, sta
 def make_loop(
     config: MultiAgentConfig,
     environments: Sequence[Any],
-    actors: Mapping[AgentId, AnyPlayer],
+    actors: Mapping[AgentId, Any],
     hooks: Hooks,
     log: Callable[[dict[str, float]], None],
     counter: Counter | None = None,
@@ -124,7 +124,7 @@ def make_loop(
     Args:
         config: what is run.
         environments: of `open_environments`.
-        actors: by agent id, for as many.
+        actors: by agent id, for as many: of the kind that `num_envs` asks for.
         hooks: are told of each episode.
         log: called with its record afterwards.
         counter: of steps and episodes; None for the loop's own.
@@ -138,10 +138,9 @@ def make_loop(
     checks = {agent_id: StepCheck(spec, None, config.on_nan) for agent_id, spec in agent_specs.items()}
     count_agents = config.count_steps_by == "agents"
     given: Any = {"counter": counter, "log": end_episode, "checks": checks, "count_agents": count_agents}
-    acting: Any = actors  # Of the kind that `num_envs` asks for.
     if config.num_envs is None:
-        return MultiAgentLoop(environments[0], acting, **given)
-    return BatchedMultiAgentLoop(environments, acting, **given)
+        return MultiAgentLoop(environments[0], actors, **given)
+    return BatchedMultiAgentLoop(environments, actors, **given)
 
 
 def check_policies(config: MultiAgentConfig) -> tuple[dict[AgentId, str], list[Trained]]:

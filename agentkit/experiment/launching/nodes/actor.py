@@ -12,11 +12,12 @@ import jax
 
 from agentkit.actors import ActorIndex, InferenceClosedError, RemoteActor
 from agentkit.agents.common.agent import Agent
-from agentkit.core import Adder
 from agentkit.distributed.context import NodeContext
 from agentkit.errors import ReplayClosedError
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.config.run_config import RunConfig
+from agentkit.experiment.launching.nodes.inference import connect_to_inference
+from agentkit.experiment.launching.nodes.multi_agent_inference import RemoteLoop
 from agentkit.experiment.launching.nodes.replay import connect_to_replay, keep_alive
 from agentkit.experiment.launching.sharing.callbacks import node_hooks
 from agentkit.experiment.launching.sharing.common import (
@@ -78,10 +79,9 @@ def actor_node(
         client: VariableClient | RemoteActor
         if inference:
             assert not isinstance(adder, list)  # LaunchConfig refuses --ready with inference nodes.
-            actor = client = make_remote_actor(
-                context, environment, spec, inference, seed=seed, adder=adder, actor_index=index
-            )
-            stack.callback(client.disconnect)
+            num_envs = environment.num_envs if is_batched(environment) else None
+            asked = connect_to_inference(context, inference, stack)
+            actor = client = RemoteActor(asked, spec, seed=seed, adder=adder, num_envs=num_envs, actor_index=index)
             closes.append(client.disconnect)
         else:
             place = jax.device_put if agent.make_actor is None else _as_is
@@ -133,7 +133,7 @@ def open_log(
 
 
 def act(
-    context: NodeContext, loop: AnyLoop | MultiAgentLoop | BatchedMultiAgentLoop | SelfPlayLoop,
+    context: NodeContext, loop: AnyLoop | MultiAgentLoop | BatchedMultiAgentLoop | SelfPlayLoop | RemoteLoop,
     clients: Sequence[VariableClient | RemoteActor], servers: Sequence[tuple[Mapping[str, Any], Any]], goal: StepGoal,
     count: Callable[[], dict[str, int]] | None = None,
 ) -> None:  # fmt: skip
@@ -181,39 +181,6 @@ def close_on_stop(context: NodeContext, closes: Sequence[Callable[[], None]]) ->
             close()
 
     threading.Thread(target=watch, name="close-on-stop", daemon=True).start()
-
-
-def make_remote_actor(
-    context: NodeContext,
-    environment: Any,
-    spec: EnvironmentSpec,
-    servers: Sequence[Mapping[str, Any]],
-    *,
-    seed: int,
-    adder: Adder | None = None,
-    actor_index: ActorIndex | None = None,
-) -> RemoteActor:
-    """Builds an actor that an inference node acts for: actor i of n nodes' asks number i mod n.
-
-    Args:
-        context: the actor node's.
-        environment: what it will act in.
-        spec: its spec.
-        servers: the endpoints of all inference nodes. A node may come back at another address, so the store is asked.
-        seed: of the PRNG key that is kept for it.
-        adder: what `make_adder` made; None records nothing.
-        actor_index: None finds it, and explores from the beginning.
-    """
-    name = servers[context.index % len(servers)]["node"]
-    return RemoteActor(
-        lambda: str(context.store.get(f"endpoint/{name}", timeout=1.0)["value"]["address"]),
-        context.store.run_id,
-        spec,
-        seed=seed,
-        adder=adder,
-        num_envs=environment.num_envs if is_batched(environment) else None,
-        actor_index=actor_index or find_actor_index(context),
-    )
 
 
 def find_actor_index(context: NodeContext, num_steps: int = 0) -> ActorIndex:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentkit.actors import InferenceServer
+from agentkit.actors import InferenceClient, InferenceServer, ServedPolicy
+from agentkit.actors.remote import ONLY
 from agentkit.distributed import NodeContext, Role
 from agentkit.distributed.program import ONE_CORE
 from agentkit.experiment.config.experiment_config import ExperimentConfig
@@ -65,22 +66,56 @@ def inference_node(
         num_envs = environment.num_envs if is_batched(environment) else None
     policy = agent.make_policy(agent.make_networks(spec))
     client = make_client(context, variables, max_parameter_age_seconds)
-    client.update(wait=True)
+    serve(context, {ONLY: ServedPolicy(policy, spec, client)}, num_envs, listen)
+
+
+def serve(context: NodeContext, policies: Mapping[str, ServedPolicy], num_envs: int | None, listen: str) -> None:
+    """Chooses actions by policies, until the node is told to stop.
+
+    Args:
+        context: the node's.
+        policies: by id.
+        num_envs: that each actor steps together; None for one, unbatched.
+        listen: see `inference_node`.
+    """
+    clients = [served.client for served in policies.values()]
+    for client in clients:
+        client.update(wait=True)
     with contextlib.ExitStack() as stack:
         where, run_id = listen_at(context, stack, listen), context.store.run_id
-        server = stack.enter_context(InferenceServer(policy, spec, client, run_id, where, num_envs=num_envs))
+        server = stack.enter_context(InferenceServer(policies, run_id, where, num_envs=num_envs))
         context.ready({"node": context.name, "address": reachable_address(server.address, listen)})
         shown, batches, requests = time.monotonic(), 0, 0
         while not context.should_stop:
             server.serve(SERVE_SECONDS)
-            context.heartbeat(actions=server.num_requests * (num_envs or 1))
+            context.heartbeat(actions=server.num_actions)
             now = time.monotonic()
             if now - shown < STATUS_SECONDS:
                 continue
             context.gauge(
-                parameter_age_seconds=client.age_seconds,
-                parameter_version=client.version,
+                parameter_age_seconds=max(client.age_seconds for client in clients),
+                parameter_version=min(client.version for client in clients),
                 num_actors=server.num_actors,
                 requests_per_batch=(server.num_requests - requests) / max(server.num_batches - batches, 1),
             )
             shown, batches, requests = now, server.num_batches, server.num_requests
+
+
+def connect_to_inference(
+    context: NodeContext, servers: Sequence[Mapping[str, Any]], stack: contextlib.ExitStack
+) -> InferenceClient:
+    """Connects an actor to an inference node, actor i of n nodes' to number i mod n; the stack ends that.
+
+    Args:
+        context: the actor node's.
+        servers: the endpoints of all inference nodes. A node may come back at another address, so the store is asked.
+        stack: see above.
+    """
+    name = servers[context.index % len(servers)]["node"]
+
+    def find_address() -> str:
+        return str(context.store.get(f"endpoint/{name}", timeout=1.0)["value"]["address"])
+
+    client = InferenceClient(find_address, context.store.run_id)
+    stack.callback(client.close)
+    return client

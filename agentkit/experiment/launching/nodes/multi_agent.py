@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 
-from agentkit.actors import ActorIndex
+from agentkit.actors import ActorIndex, InferenceClient, InferenceClosedError
 from agentkit.distributed.context import NodeContext
 from agentkit.errors import ReplayClosedError
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.launching.nodes import evaluator
 from agentkit.experiment.launching.nodes.actor import act, close_on_stop, connect, find_actor_index, open_log
+from agentkit.experiment.launching.nodes.inference import connect_to_inference
+from agentkit.experiment.launching.nodes.multi_agent_inference import RemoteLoop, RemotePlayer, make_remote_player
 from agentkit.experiment.launching.nodes.opponents import LaunchedSelfPlay
 from agentkit.experiment.launching.sharing.callbacks import keep_states, node_hooks
 from agentkit.experiment.launching.sharing.common import newest_step, watch_steps
@@ -40,6 +42,7 @@ Endpoints = Mapping[str, Mapping[str, Any]]
 def multi_agent_actor_node(
     context: NodeContext, config: MultiAgentConfig, replays: Endpoints, learners: Endpoints,
     opponents: Mapping[str, Any] | None = None, *, max_parameter_age_seconds: float | None = None,
+    inference: Sequence[Mapping[str, Any]] = (),
 ) -> None:  # fmt: skip
     """Plays all agents of its environments, each by the newest parameters of its policy, until it is told to stop.
 
@@ -50,6 +53,7 @@ def multi_agent_actor_node(
         learners: the endpoints of the learners.
         opponents: the endpoint of the node that keeps pools of opponents; None where all play by the newest.
         max_parameter_age_seconds: see `LaunchConfig`.
+        inference: the endpoints of inference nodes, one of which acts for those who learn; none: they do so here.
     """
     seed, num_steps = find_start(context, config.seed, 2)
     index = find_actor_index(context, num_steps)
@@ -63,39 +67,35 @@ def multi_agent_actor_node(
             each.policy_id: connect(context, each.agent.make_tables(each.spec), replays[each.policy_id], stack)
             for each in trained
         }
-        clients = {
+        asked = connect_to_inference(context, inference, stack) if inference else None
+        newest = {
             each.policy_id: make_client(context, learners[each.policy_id], max_parameter_age_seconds)
-            for each in trained
+            for each in (() if asked else trained)
         }
         keys = dict(zip(plays, jax.random.split(jax.random.PRNGKey(seed), len(plays)), strict=True))
-        actors: dict[AgentId, AnyPlayer] = {
-            agent_id: players[policy_id].make_actor(keys[agent_id], config.num_envs)
-            for agent_id, policy_id in plays.items()
-            if policy_id not in servers
-        }
-        self_play = None
-        if opponents is not None:
-            self_play = stack.enter_context(LaunchedSelfPlay(context, opponents, trained, clients))
+        actors = _make_others({who: players[name] for who, name in plays.items() if name not in servers}, keys, config)
+        self_play = stack.enter_context(LaunchedSelfPlay(context, opponents, trained, newest)) if opponents else None
         seats = self_play.seats if self_play else {}
         for each in trained:
-            server, client = servers[each.policy_id], clients[each.policy_id]
+            server, client = servers[each.policy_id], asked or newest[each.policy_id]
             actors |= _make_actors(each, server, client, keys, index, config.num_envs, seats)
+        clients: dict[str, Any] = {each.policy_id: actors[each.agent_ids[0]] for each in trained} if asked else newest
         hooks, log = node_hooks(context, config), open_log(context, config, stack)
         loop = make_loop(config, environments, {agent_id: actors[agent_id] for agent_id in plays}, hooks, log)
-        stepped = loop if self_play is None else SelfPlayLoop(loop, self_play)
+        stepped = SelfPlayLoop(loop, self_play) if self_play else RemoteLoop(loop, actors, asked) if asked else loop
         for client in clients.values():
             client.update(wait=True)
         hooks.watch(count_updates=lambda: sum(client.version for client in clients.values()))
         hooks.emit("on_start", environments[0])
         context.ready()
-        close_on_stop(context, [each.close for each in (*servers.values(), self_play) if each is not None])
+        close_on_stop(context, [each.close for each in (*servers.values(), self_play, asked) if each is not None])
         written = [(replays[policy_id], server) for policy_id, server in servers.items()]
         try:
             goal = StepGoal(context, index.num_actors)
             act(context, stepped, list(clients.values()), written, goal, lambda: _count(loop, len(plays)))
             for actor in actors.values():
                 actor.close()
-        except (ReplayClosedError, WireClosedError, WireTimeoutError):
+        except (ReplayClosedError, InferenceClosedError, WireClosedError, WireTimeoutError):
             if not context.should_stop:
                 raise
 
@@ -106,24 +106,34 @@ def _count(loop: AnyLoop, num_agents: int) -> dict[str, int]:
     return {"steps": loop.num_steps, "agent_steps": acted, AGENT_TURNS: acted // num_agents}
 
 
+def _make_others(
+    players: Mapping[AgentId, Player], keys: Mapping[AgentId, jax.Array], config: MultiAgentConfig
+) -> dict[AgentId, AnyPlayer | RemotePlayer]:
+    """Returns the actors of those who do not learn."""
+    return {agent_id: player.make_actor(keys[agent_id], config.num_envs) for agent_id, player in players.items()}
+
+
 def _make_actors(
     trained: Trained,
     server: Replay,
-    client: VariableClient,
+    client: VariableClient | InferenceClient,
     keys: Mapping[AgentId, jax.Array],
     index: ActorIndex,
     num_envs: int | None,
     seats: Mapping[AgentId, Seat],
-) -> dict[AgentId, AnyPlayer]:
+) -> dict[AgentId, AnyPlayer | RemotePlayer]:
     """Returns the actors of those who play by a policy; they explore beside those of the program's other actors."""
     count = len(trained.agent_ids)
-    actors: dict[AgentId, AnyPlayer] = {}
+    actors: dict[AgentId, AnyPlayer | RemotePlayer] = {}
     for number, agent_id in enumerate(trained.agent_ids):
         own = ActorIndex(index.actor_id * count + number, index.num_actors * count, index.num_steps)
         adders, seat = make_adders(trained, server, num_envs), seats.get(agent_id)
         if seat is not None:
             adders = SeatAdder(adders, seat)
-        actors[agent_id] = trained.make_actor(own, keys[agent_id], adders, seat or client)
+        if isinstance(client, InferenceClient):
+            actors[agent_id] = make_remote_player(client, trained, own, keys[agent_id], adders)
+        else:
+            actors[agent_id] = trained.make_actor(own, keys[agent_id], adders, seat or client)
     return actors
 
 
