@@ -167,7 +167,7 @@ def has_four(pieces):
 def test_connect_four_ends_as_the_plain_rule_says():
     """Random games at once, each move compared with pieces that are dropped in numpy."""
     num_games, rng, environment = 100, np.random.default_rng(0), ConnectFour()
-    state, _ = jax.vmap(environment.reset)(jax.random.split(jax.random.PRNGKey(0), num_games))
+    state, _ = jax.jit(jax.vmap(environment.reset))(jax.random.split(jax.random.PRNGKey(0), num_games))
     keys, step = jnp.zeros((num_games, 2), jnp.uint32), jax.jit(jax.vmap(environment.step))
     boards, directions, live = np.zeros((num_games, 6, 7, 2), np.float32), set(), np.arange(num_games)
     for move in range(42):
@@ -179,7 +179,7 @@ def test_connect_four_ends_as_the_plain_rule_says():
             row = 5 - int(boards[game, :, columns[game]].sum())
             boards[game, row, columns[game], move % 2] = 1.0
         found = {game: has_four(boards[game, :, :, move % 2]) for game in live}
-        over = np.array([bool(found[game]) or move == 41 for game in live])
+        over = np.array([bool(found[game]) or move == 41 for game in live], bool)
         np.testing.assert_array_equal(given.step_type[live], np.where(over, LAST, MID))
         np.testing.assert_array_equal(given.discount["second"][live], np.where(over, 0.0, 1.0))
         sign = np.array([(1 - 2 * (move % 2)) * bool(found[game]) for game in live])
