@@ -8,7 +8,7 @@ import pytest
 import agentkit
 from agentkit import checkpoint
 from agentkit.actors.policy import Policy
-from agentkit.agents import ppo, r2d2
+from agentkit.agents import dqn, ppo, r2d2
 from agentkit.agents.common.experience import Segments, SegmentsConfig
 from agentkit.errors import ConfigError
 from agentkit.experiment.multi_agent.pools import Earlier, chances, score_of
@@ -18,6 +18,7 @@ from agentkit.experiment.on_device.several.rounds import SeveralRounds
 from agentkit.experiment.on_device.several.turns import InTurns
 from agentkit.learning import Update, UpdateOutput
 from agentkit.learning.finite import start_tally
+from agentkit.testing.learning import check_returns
 from agentkit.types import has_action
 from tests.experiment.on_device_runs import Counting, assert_equal, kill_after_170_steps
 from tests.experiment.test_several_on_device import config, saved
@@ -190,8 +191,26 @@ def test_a_run_with_pools_is_killed_and_resumed_to_the_bit_and_has_a_tournament(
     assert {len(pool) for pool in pools.values()} == {3}
     assert any(earlier["games"] for pool in pools.values() for earlier in pool.values())
     found = agentkit.play_tournament(tmp_path / "killed", num_episodes=1)
-    assert len(found.names) == 5 and {"newest", "random"} < set(found.names)
+    assert len(found.players) == 5 and {"newest", "random"} < set(found.players)
     assert checkpoint.read_latest(tmp_path / "killed" / "checkpoints").step == other["num_steps"]
+
+
+LEARNING = dqn.Config(
+    batch_size=64, min_replay_size=500, hidden_sizes=(64,), n_step=1, discount=1.0, epsilon=0.3, updates_per_step=0.25
+)  # fmt: skip
+
+
+@pytest.mark.full
+def test_a_dqn_beats_chance_from_either_side_by_self_play(tmp_path):
+    """Chance has 0.3 as the first player against itself, and -0.3 as the second."""
+    pool, returns = agentkit.Pool("prioritized", period=5_000, size=3), []
+    for seed in range(3):
+        run, given = tmp_path / str(seed), {"num_steps": 12_000, "num_envs": 8, "seed": seed, "opponents": pool}
+        agentkit.run(config(run, dqn.make_agent(LEARNING), "shared", "jax:tic_tac_toe", **given))
+        sides = [("first", "second"), ("second", "first")]
+        found = [agentkit.evaluate_multi_agent(run, 200, opponents={other: "random"}) for _, other in sides]
+        returns.append(sum(each[f"episode_return/{own}"] for each, (own, _) in zip(found, sides, strict=True)) / 2)
+    check_returns(returns, 0.6, range(3), "12,000 steps")
 
 
 @pytest.mark.parametrize(
