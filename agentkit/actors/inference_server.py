@@ -200,7 +200,10 @@ class InferenceServer:
         for peer in asking:
             own = {policy_id: [next(answers[policy_id]) for _ in rows] for policy_id, rows in peer.rows.items()}
             assert peer.request is not None
-            self._server.answer(peer.request, {"rows": own, "parameters": about})
+            try:
+                self._server.answer(peer.request, {"rows": own, "parameters": about})
+            except SpecError as error:  # So many rows that their answer is no message.
+                self._server.refuse(peer.request, str(error), "rows")
             peer.time, peer.request, peer.rows = time.monotonic(), None, {}
         self._update()  # While the actors step their environments.
 

@@ -130,6 +130,8 @@ class InferenceClient:
                 if self._client is not None:
                     self._client.close()
                 self._client = Client(address, keys_at(address, self._run_id))
+                if self._closed:  # While the address was looked for.
+                    self._client.close()
         return self._client
 
 

@@ -79,7 +79,10 @@ class MlflowLogger(Logger):
             if name != self._step_key and value is not None and math.isfinite(value)
         ]
         with self._reaching():
-            self._settle()
+            try:
+                self._settle()
+            except ConfigError as error:  # Written and damaged by another since: no reason to end a training.
+                raise OSError(str(error)) from error
             self._client.log_batch(self._run_id, metrics=metrics)
 
     def close(self) -> None:
@@ -105,11 +108,11 @@ class MlflowLogger(Logger):
     def _settle(self) -> None:
         """Keeps the MLflow run's id in the run folder and sends the hyperparameters, what of both is not done yet."""
         if self._unclaimed is not None:
-            run_id = claim(self._unclaimed, self._run_id)
-            if run_id != self._run_id:  # Another node was first.
-                self._client.delete_run(self._run_id)
-                self._run_id, self._unsent = run_id, []
-            self._unclaimed = None
+            with contextlib.suppress(OSError):  # No room on the disk: the next row tries again, and this one goes out.
+                run_id, self._unclaimed = claim(self._unclaimed, self._run_id), None
+                if run_id != self._run_id:  # Another node was first.
+                    self._client.delete_run(self._run_id)
+                    self._run_id, self._unsent = run_id, []
         while self._unsent:
             self._client.log_batch(self._run_id, params=self._unsent[:_MOST_PARAMETERS])
             del self._unsent[:_MOST_PARAMETERS]

@@ -106,7 +106,7 @@ def test_a_full_disk_at_the_start_makes_one_run_which_is_gone_on_with(client, tm
         logger.close()
     (run,) = runs(client)
     assert run.data.params == {"a": "1"}
-    assert [each.step for each in client.get_metric_history(run.info.run_id, "b")] == [1, 2, 3, 4, 5]
+    assert [each.step for each in client.get_metric_history(run.info.run_id, "b")] == [0, 1, 2, 3, 4, 5]
 
 
 def test_who_goes_on_with_a_run_without_hyperparameters_sends_them(client, tmp_path):

@@ -115,7 +115,7 @@ def prepare_multi_agent(
 
     Raises:
         ResumeError: the run is another experiment's, or one in one process, or a policy has no checkpoint.
-        ConfigError: a pool of opponents with inference nodes; or as `check_pool` and `check_run_directory`.
+        ConfigError: a pool of opponents with inference nodes; or as `check_run_directory`.
     """
     if launch.num_inference and config.opponents is not None:
         raise ConfigError(
