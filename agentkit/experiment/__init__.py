@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from agentkit.experiment.local import run as run
     from agentkit.experiment.multi_agent.config import Frozen as Frozen
     from agentkit.experiment.multi_agent.config import MultiAgentConfig as MultiAgentConfig
-    from agentkit.experiment.multi_agent.config import Pool as Pool
     from agentkit.experiment.multi_agent.config import read_multi_agent_config as read_multi_agent_config
     from agentkit.experiment.multi_agent.judging.evaluation import evaluate_multi_agent as evaluate_multi_agent
     from agentkit.experiment.multi_agent.judging.tournament import Tournament as Tournament
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
     from agentkit.experiment.offline import run_offline as run_offline
     from agentkit.experiment.policies.export.formats import DifferentActionsError as DifferentActionsError
     from agentkit.experiment.policies.loaded_policy import LoadedPolicy as LoadedPolicy
+    from agentkit.experiment.policies.pool import Pool as Pool
     from agentkit.experiment.policies.result import Result as Result
     from agentkit.experiment.profiling.profile import Profile as Profile
     from agentkit.experiment.publishing.publish import push as push
@@ -86,7 +86,8 @@ _NAMES = {
     "launching.program": ("LaunchConfig", "make_program", "make_roles"),
     "launching.run": ("LaunchResult", "launch", "resume_launch", "run_program"),
     "local": ("resume", "run"),
-    "multi_agent.config": ("Frozen", "MultiAgentConfig", "Pool", "read_multi_agent_config"),
+    "multi_agent.config": ("Frozen", "MultiAgentConfig", "read_multi_agent_config"),
+    "policies.pool": ("Pool",),
     "multi_agent.judging.evaluation": ("evaluate_multi_agent",),
     "multi_agent.judging.tournament": ("Tournament", "play_tournament"),
     "multi_agent.loading": ("load", "load_multi_agent"),

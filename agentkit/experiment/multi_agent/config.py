@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, final, get_args
 
 from agentkit.agents.common.agent import Agent
-from agentkit.agents.common.ranges import Count, CountFromZero, Fraction, NotNegative, check_ranges
+from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, check_ranges
 from agentkit.callbacks import Callback, check_callbacks
 from agentkit.callbacks.base import has
 from agentkit.datasets.episode_files import lasting_path
@@ -20,6 +20,7 @@ from agentkit.experiment.config import callback_record, identity
 from agentkit.experiment.config.codes import parse
 from agentkit.experiment.config.experiment_config import REPLAYS, Seed, WhichCheckpoint, check_loggers
 from agentkit.experiment.config.recipes import check, encode
+from agentkit.experiment.policies.pool import Pool
 from agentkit.experiment.runs.config_json import read_record
 from agentkit.loggers import Logger, RunInfo
 from agentkit.specs import EnvironmentSpec
@@ -29,38 +30,6 @@ RANDOM = "random"
 """The policy that draws among the actions that are allowed, uniformly."""
 
 SHARED, EACH = "shared", "each"
-
-
-Choose = Literal["newest", "uniform", "prioritized"]
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class Pool(metaclass=SaysWhatWasMeant):
-    """Keeps earlier parameters of the policies that learn, as opponents: self-play.
-
-    In an episode with such opponents one agent, drawn anew each time, plays by the newest parameters and learns. The
-    others play by earlier ones of their own policies, exploring as in training, and learn nothing.
-
-    Attributes:
-        choose: by which: the "newest" that were kept; any of them ("uniform", as in fictitious self-play: Heinrich et
-            al. 2015); or "prioritized", in proportion to (1 - w)^2, where w is the share of games that is won against
-            them (PFSP of AlphaStar: Vinyals et al. 2019, with its f_hard).
-        period: environment steps after which parameters are kept again, at the start of an episode.
-        size: the most that are kept of a policy; the oldest go first.
-        share: of episodes with such opponents. In the others all play by the newest parameters, and learn.
-    """
-
-    choose: Choose = "prioritized"
-    period: Count = 10_000
-    size: Count = 50
-    share: Fraction = 0.5
-
-    def __post_init__(self) -> None:
-        """Refuses impossible settings."""
-        check_ranges(self)
-        if self.choose not in get_args(Choose):
-            raise unknown_name("choose", str(self.choose), get_args(Choose))
 
 
 @final

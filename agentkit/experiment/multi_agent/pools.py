@@ -11,13 +11,10 @@ import numpy as np
 
 from agentkit import nests
 from agentkit.errors import ConfigError
-from agentkit.experiment.multi_agent.config import Pool
 from agentkit.experiment.multi_agent.players import Trained
+from agentkit.experiment.policies.pool import DECAY, Pool
 from agentkit.experiment.policies.restore_policy import read_params
 from agentkit.types import AgentId, Nest
-
-DECAY = 0.99
-"""What is left of a pool's games at each further one against the same parameters, as of AlphaStar's payoffs."""
 
 
 @final

@@ -9,9 +9,9 @@ import dm_env
 
 from agentkit.core import Adder
 from agentkit.experiment.multi_agent.batched_loop import BatchedMultiAgentLoop
-from agentkit.experiment.multi_agent.config import Pool
 from agentkit.experiment.multi_agent.players import Trained
 from agentkit.experiment.multi_agent.pools import Earlier, Pools
+from agentkit.experiment.policies.pool import Pool
 from agentkit.multi_agent_loop import MultiAgentLoop
 from agentkit.types import AgentId, Nest
 from agentkit.variables import VariableClient

@@ -16,9 +16,8 @@ import numpy as np
 from agentkit import nests
 from agentkit.actors.compiled import act_in_each
 from agentkit.actors.policy import Policy
-from agentkit.experiment.multi_agent.config import Pool
-from agentkit.experiment.multi_agent.pools import DECAY
 from agentkit.experiment.on_device.acting import where
+from agentkit.experiment.policies.pool import DECAY, Pool
 from agentkit.learning import Update
 from agentkit.types import AgentId, Array, Params
 

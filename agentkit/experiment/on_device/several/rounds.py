@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from agentkit.agents.common.experience import Segments
 from agentkit.envs.jax.multi_agent_base import JaxMultiAgentEnvironment
 from agentkit.envs.jax.turn_base import JaxTurnEnvironment
-from agentkit.experiment.multi_agent.config import Pool
 from agentkit.experiment.on_device.acting import Acting, Episodes, Reset, all_finite, fill_pool, no_episodes
 from agentkit.experiment.on_device.replay.learning import ReplayLearning
 from agentkit.experiment.on_device.replay.replay_rounds import STEPS
@@ -20,6 +19,7 @@ from agentkit.experiment.on_device.segments import SegmentLearning, close_segmen
 from agentkit.experiment.on_device.several.acting import Party, Play, Together, Turn, keys_of_each, rows_of
 from agentkit.experiment.on_device.several.opponents import SelfPlay
 from agentkit.experiment.on_device.several.turns import InTurns, close_up
+from agentkit.experiment.policies.pool import Pool
 from agentkit.types import FIRST, Array, Nest, Step
 
 
