@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import chex
 import dm_env
 import jax
 import jax.numpy as jnp
@@ -10,11 +11,20 @@ import numpy as np
 from agentkit import specs
 from agentkit.actors.policy import Policy, stateless_policy
 from agentkit.actors.step_count import count_from, count_one_more, no_steps, steps_taken
+from agentkit.agents import dqn, ppo
+from agentkit.agents.common.experience import Segments, SegmentsConfig
 from agentkit.envs.jax.time_steps import first_step_of, next_step_of
 from agentkit.envs.jax.turn_base import JaxTurnEnvironment
+from agentkit.experiment.local import started
 from agentkit.experiment.on_device.several.acting import Party
+from agentkit.experiment.on_device.several.rounds import SeveralRounds
 from agentkit.experiment.on_device.several.turns import InTurns, close_up
+from agentkit.learning import Update, UpdateOutput
+from agentkit.learning.finite import start_tally
 from agentkit.types import Step
+from tests.experiment.test_several_on_device import config
+
+DQN = dqn.make_agent(dqn.Config(batch_size=8, min_replay_size=16, hidden_sizes=(8,), n_step=1))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +41,7 @@ class Relay(JaxTurnEnvironment):
         return dict.fromkeys("ab", specs.Array((2,), np.float32))
 
     def action_spec(self):
-        return dict.fromkeys("ab", specs.DiscreteArray(9, dtype=np.int32))
+        return dict.fromkeys("ab", specs.DiscreteArray(9, dtype=np.int8))  # Policies give int32.
 
     def turn(self, state):
         return jnp.array(["ab".index(agent_id) for agent_id in self.order + "a"])[state]
@@ -56,7 +66,9 @@ def rows_of(environment, num_steps, num_envs=1):
     acting, rows, episodes = play.start(jax.random.PRNGKey(0)), {"a": [], "b": []}, []
     step = jax.jit(lambda acting: play.take_step({"a": (), "b": ()}, acting, jax.vmap(environment.reset)))
     for _ in range(num_steps):
+        before = acting
         acting, turns, ended = step(acting)
+        chex.assert_trees_all_equal_dtypes(before, acting)
         episodes.append(ended)
         for name, turn in turns.items():
             assert turn.is_there.shape == (num_envs,)
@@ -106,6 +118,43 @@ def test_schedules_of_each_agent_count_its_own_steps():
         acting, _, _ = play.take_step({"shared": ()}, acting, jax.vmap(environment.reset))
     counts = {name: set(steps_taken(count.T).tolist()) for name, count in acting.policy.items()}
     assert counts == {"a": {2 * 3}, "b": {2 * 2}}
+
+
+class Hidden(Relay):
+    """Shows NaN to who waits."""
+
+    def _observe(self, count):
+        seen, ends = super()._observe(count), jnp.int32(count) == len(self.order)
+        acts = {name: (self.turn(count) == number) | ends for number, name in enumerate("ab")}
+        return {name: jnp.where(acts[name], x, jnp.nan) for name, x in seen.items()}
+
+
+def test_what_is_shown_to_who_waits_is_not_looked_at():
+    def update(training, batch):
+        return training, UpdateOutput({"loss": jnp.sum(batch.data.observation)})
+
+    own = Update(lambda key: jnp.int32(0), update, lambda training: {"policy": training})
+    policy = stateless_policy(lambda params, key, observation: jnp.int32(0))
+    experience = Segments(SegmentsConfig(segment_length=6, batch_size=4))
+    rounds = SeveralRounds(Hidden("abbab"), [Party("shared", ("a", "b"), policy, own, experience)], 2)
+    acting = rounds.start(jax.random.PRNGKey(0))
+    run = jax.jit(
+        lambda acting: rounds.run({"shared": 0}, acting, {"shared": ()}, {"shared": start_tally(0)}, {"shared": {}}, 0)
+    )
+    for _ in range(2):
+        found = run(acting)
+        acting = found.acting
+    assert found.is_finite and np.isfinite(found.metrics["shared"]["loss"]) and int(found.acting.num_episodes) == 6
+
+
+def test_a_replay_beside_segments_has_room_for_a_whole_round():
+    """Which is longer than the run: what is drawn after a resume would be empty rows."""
+    policies = {"one": ppo.make_agent(ppo.Config(segment_length=64, hidden_sizes=(4,))), "two": DQN}
+    experiment = config(None, policies, {"first": "one", "second": "two"}, "jax:tic_tac_toe", 20, num_envs=4)
+    with started(experiment, False) as (training, _):
+        training.work.step()
+        ((capacity, num_inserted),) = training.work._chunks.counts().values()
+    assert 100 < num_inserted <= capacity
 
 
 def test_segments_have_no_gaps():

@@ -19,7 +19,8 @@ class JaxTurnEnvironment(JaxMultiAgentEnvironment):
     agent sees now. Whoever steps it adds up what an agent is given between two of its turns, as
     `core.MultiAgentEnvironment` has it.
 
-    Observations of agents whose turn it is not are read at the episode's end alone, where all have a final one.
+    Nothing is learned from the observation of an agent whose turn it is not, but at the episode's end, where all have a
+    final one.
     """
 
     @abc.abstractmethod

@@ -88,6 +88,10 @@ def check_settings(config: MultiAgentConfig) -> None:
     """
     if config.num_steps >= MOST_STEPS:
         raise refused(f"num_steps={config.num_steps:,}", f"steps are counted below {MOST_STEPS:,}. Take fewer")
+    if config.opponents is not None and config.opponents.period >= MOST_STEPS:
+        raise refused(
+            f"Pool(period={config.opponents.period:,})", f"steps are counted below {MOST_STEPS:,}. Take fewer"
+        )
     check_callbacks(config.callbacks)
 
 
@@ -102,19 +106,17 @@ def check_trained(config: MultiAgentConfig, trained: Sequence[Trained], environm
     Raises:
         ConfigError: says why, and what to do.
     """
-    lengths: dict[str, int] = {}
     for each in trained:
         number, experience = len(each.agent_ids), each.agent.experience
-        num_streams = number * (config.num_envs or 1)
-        check_agent(each.agent, num_streams, _rows_of(config, number, config.num_steps))
+        rows = _rows_of(config, environment, number, config.num_steps)
+        check_agent(each.agent, number * (config.num_envs or 1), rows)
         if isinstance(experience, Sequences) and (isinstance(environment, JaxTurnEnvironment) or config.opponents):
             raise refused(
                 f"{each.policy_id!r}, which learns from sequences, where agents act in turns or have opponents",
                 "it keeps as many rows of each agent in each environment. Take an agent that learns from "
                 "transitions (dqn) or segments (ppo, with a core_size where it needs a memory)",
             )
-        if isinstance(experience, Segments):
-            lengths[each.policy_id] = segments_of_round(experience, num_streams) * experience.segment_length
+    lengths = _lengths_of_rounds(config, trained)
     if len(set(lengths.values())) > 1:
         found = ", ".join(f"{policy_id}: {length}" for policy_id, length in lengths.items())
         raise refused(
@@ -217,6 +219,7 @@ def _make_rounds(
 ) -> SeveralRounds:
     """Makes the rounds of policies that learn, from checkpoints of `already` steps on, and of those that do not."""
     num_envs, learning = config.num_envs or 1, {each.policy_id: each for each in trained}
+    longest = max(_lengths_of_rounds(config, trained).values(), default=1)  # The last round goes beyond the target.
     parties = []
     for policy_id, player in players.items():
         agent_ids = [agent_id for agent_id, other in plays.items() if other == policy_id]
@@ -226,7 +229,7 @@ def _make_rounds(
         each, number = learning[policy_id], len(agent_ids)
         policy = each.parts.pure_policy
         assert policy is not None, "check_trained has refused others"
-        rows = _rows_of(config, number, max(config.num_steps, already)) + num_envs * number
+        rows = _rows_of(config, environment, number, max(config.num_steps, already)) + longest * num_envs * number
         parties.append(Party(policy_id, agent_ids, policy, each.parts.update, needed_experience(each.agent, rows)))
     steps_each = 1 if config.count_steps_by == "environment" else len(plays)
     return SeveralRounds(environment, parties, num_envs, steps_each, config.opponents)
@@ -273,6 +276,17 @@ def _agent_steps_of(config: MultiAgentConfig, num_agents: int) -> int:
     return 1 if config.count_steps_by == "agents" else num_agents
 
 
-def _rows_of(config: MultiAgentConfig, number: int, num_steps: int) -> int:
+def _rows_of(config: MultiAgentConfig, environment: JaxMultiAgentEnvironment, number: int, num_steps: int) -> int:
     """Returns how many rows so many of the agents give in some steps, as the run counts them, at most."""
-    return num_steps * (1 if config.count_steps_by == "agents" else number)
+    is_one_a_step = config.count_steps_by == "agents" or isinstance(environment, JaxTurnEnvironment)
+    return num_steps * (1 if is_one_a_step else number)
+
+
+def _lengths_of_rounds(config: MultiAgentConfig, trained: Sequence[Trained]) -> dict[str, int]:
+    """Returns the steps in each environment for an update, of each policy that learns from segments."""
+    lengths = {}
+    for each in trained:
+        if isinstance(experience := each.agent.experience, Segments):
+            segments = segments_of_round(experience, len(each.agent_ids) * (config.num_envs or 1))
+            lengths[each.policy_id] = segments * experience.segment_length
+    return lengths

@@ -22,7 +22,7 @@ class Acting(NamedTuple):
     """Holds all that acting in N environments keeps from one step to the next.
 
     In environments of several agents, rewards, discounts, observations and returns are by agent id, and the states of
-    policies by policy id.
+    policies by policy id; where agents act in turns see `several.turns.InTurns`.
 
     Attributes:
         key: PRNG key ``uint32[2]``.

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from agentkit.agents.common.experience import Segments
 from agentkit.envs.jax.multi_agent_base import JaxMultiAgentEnvironment
 from agentkit.envs.jax.turn_base import JaxTurnEnvironment
-from agentkit.experiment.on_device.acting import Acting, Episodes, Reset, all_finite, fill_pool, no_episodes
+from agentkit.experiment.on_device.acting import Acting, Episodes, Reset, all_finite, fill_pool, no_episodes, where
 from agentkit.experiment.on_device.replay.learning import ReplayLearning
 from agentkit.experiment.on_device.replay.replay_rounds import STEPS
 from agentkit.experiment.on_device.rounds import Progress, Round, end_of_round
@@ -171,7 +171,13 @@ class SeveralRounds:
             {name: each.training for name, each in of_all.items()}, now.acting, reset
         )
         is_bad = jnp.any(jnp.stack([each.tally[1] >= 0 for each in of_all.values()]))
-        seen = [(turn.row.observation, turn.row.reward, turn.after.observation) for turn in turns.values()]
+        seen: list[Nest] = [(turn.row.observation, turn.row.reward, turn.after.observation) for turn in turns.values()]
+        if self._play.has_gaps:
+            there = [jnp.broadcast_to(turn.is_there, turn.row.reward.shape) for turn in turns.values()]
+            seen = [
+                jax.tree.map(lambda x, is_there=is_there: where(is_there, x, jnp.zeros_like(x)), each)
+                for is_there, each in zip(there, seen, strict=True)
+            ]
         learnt = {}
         for name, each in self._on_replay.items():
             mine, turn = now.progress[name], turns[name]

@@ -175,7 +175,8 @@ class InTurns:
             places = places_of(now.opponents, [name])
             found = self._self_play.act(now.opponents, places, seat.party.policy_id, seat.party.policy, found, *given)
             learns = places == NEWEST
-        (action, extras), policy = (found[0], found[2]), found[1]
+        (action, policy, extras), spec = found, self._environment.action_spec()[name]
+        action = jax.tree.map(lambda x, leaf: x.astype(leaf.dtype), action, spec)
         outcome = jax.tree.map(lambda x: where(acts, x, jnp.zeros_like(x)), (action, extras))
         action, extras = choose(is_given, outcome, (waiting.action, waiting.extras))
         is_counted = is_given & (kind != FIRST)  # What came before an agent's first turn is in its first step.
