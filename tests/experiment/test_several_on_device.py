@@ -16,7 +16,7 @@ from agentkit.cli import main
 from agentkit.envs.jax.cartpole import CartPole
 from agentkit.envs.jax.two_step_game import TwoStepGame
 from agentkit.errors import CheckpointError, ConfigError, NonFiniteError
-from agentkit.experiment import Pool, read_multi_agent_config
+from agentkit.experiment import read_multi_agent_config
 from agentkit.experiment.on_device.several.acting import Party, Together, keys_of_each
 from agentkit.experiment.on_device.several.chance import random_policy
 from agentkit.experiment.on_device.several.rounds import SeveralRounds
@@ -268,7 +268,6 @@ class OnEpisode(Callback):
     ("changes", "match"),
     [
         ({"environment": "agentkit:two_step_game"}, "the environment agentkit:two_step_game: it is none of several"),
-        ({"opponents": Pool("uniform"), "num_envs": None}, "opponents"),
         ({"callbacks": [OnEpisode()]}, "the callback OnEpisode with on_episode"),
         ({"policies": {"a": PPO, "b": a2c.make_agent(a2c.Config(segment_length=5, hidden_sizes=(4,)))},
           "policy_of": {"agent_1": "a", "agent_2": "b"}}, "a: 8, b: 5"),
