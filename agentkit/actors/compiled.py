@@ -124,10 +124,22 @@ def act_in_some(
     key, act_key = jax.random.split(key)
     own = jax.tree.map(lambda x: x[numbers], states)
     action, new, extras = act_in_each(policy, params, act_key, observation, own, step_type)
-    num_steps = count_acting(step_type)  # Which the others' counts have in them, too.
-    if jax.tree.leaves(states):
-        states = jax.vmap(lambda state: policy.begin(state, num_steps, num_steps))(states)
+    states = count_others(policy, states, step_type)
     return action, key, jax.tree.map(lambda old, x: old.at[numbers].set(x), states, new), extras
+
+
+def count_others(policy: Policy, states: Nest, step_type: Any) -> Nest:
+    """Returns the states of a policy where it does not act, whose counts have the others' steps in them, too.
+
+    Args:
+        policy: of a single environment.
+        states: its own, leaves ``[N, ...]``.
+        step_type: of the time steps at which it acts elsewhere, see `count_acting`.
+    """
+    if not jax.tree.leaves(states):
+        return states
+    num_steps = count_acting(step_type)
+    return jax.vmap(lambda state: policy.begin(state, num_steps, num_steps))(states)
 
 
 def compiled(policy: Policy | CompiledPolicy) -> CompiledPolicy:

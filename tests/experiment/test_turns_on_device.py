@@ -7,6 +7,7 @@ import dm_env
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from agentkit import specs
 from agentkit.actors.policy import Policy, stateless_policy
@@ -147,6 +148,7 @@ def test_what_is_shown_to_who_waits_is_not_looked_at():
     assert found.is_finite and np.isfinite(found.metrics["shared"]["loss"]) and int(found.acting.num_episodes) == 6
 
 
+@pytest.mark.full
 def test_a_replay_beside_segments_has_room_for_a_whole_round():
     """Which is longer than the run: what is drawn after a resume would be empty rows."""
     policies = {"one": ppo.make_agent(ppo.Config(segment_length=64, hidden_sizes=(4,))), "two": DQN}

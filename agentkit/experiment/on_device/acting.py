@@ -181,6 +181,11 @@ def where(condition: Array, one: Array, other: Array) -> Array:
     return jnp.where(condition.reshape(condition.shape + (1,) * (one.ndim - 1)), one, other)
 
 
+def choose(condition: Array, one: Any, other: Any) -> Any:
+    """Returns a nest ``[N, ...]`` chosen by ``[N]``."""
+    return jax.tree.map(lambda x, y: where(condition, x, y), one, other)
+
+
 def all_finite(nest: Nest) -> Array:
     """Returns whether every floating-point number is finite, bool ``[]``."""
     floats = [leaf for leaf in jax.tree.leaves(nest) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
@@ -211,9 +216,7 @@ def move(
     stepped = jax.vmap(environment.step)(state, action, keys)
 
     def begin() -> tuple[Any, dm_env.TimeStep]:
-        found: tuple[Any, dm_env.TimeStep] = jax.tree.map(
-            lambda new, old: where(was_last, new, old), reset(keys), stepped
-        )
+        found: tuple[Any, dm_env.TimeStep] = choose(was_last, reset(keys), stepped)
         return found
 
     # At most steps no episode has ended: a seventh of PPO's time on CartPole, with 64 environments.

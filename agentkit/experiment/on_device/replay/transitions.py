@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from dm_env import TimeStep
 
 from agentkit.agents.common.experience import ReplayConfig
-from agentkit.experiment.on_device.acting import where
+from agentkit.experiment.on_device.acting import choose
 from agentkit.experiment.on_device.replay.ring import Ring, insert, make_ring
 from agentkit.types import LAST, Array, Nest, ReplaySample, Step, Transition
 
@@ -65,7 +65,7 @@ class TransitionKeeper:
         mask = (jnp.concatenate(are_there, 1) & jnp.reshape(is_taken, (-1, 1))).reshape(-1)
         new = Window(steps, jnp.where(ended, 0, count))
         if is_taken is not True:
-            new = jax.tree.map(lambda one, other: where(jnp.asarray(is_taken), one, other), new, window)
+            new = choose(jnp.asarray(is_taken), new, window)
         return new, insert(ring, items, mask, config.priority_exponent)
 
     def look_up(self, recent: Window, sample: ReplaySample[Transition]) -> ReplaySample[Transition]:

@@ -16,7 +16,7 @@ import numpy as np
 from agentkit import nests
 from agentkit.actors.compiled import act_in_each
 from agentkit.actors.policy import Policy
-from agentkit.experiment.on_device.acting import where
+from agentkit.experiment.on_device.acting import choose
 from agentkit.experiment.policies.pool import DECAY, Pool
 from agentkit.learning import Update
 from agentkit.types import AgentId, Array, Params
@@ -159,7 +159,7 @@ class SelfPlay:
             # All places in all environments: for the few that there are that is less than parameters for each game.
             of_all = jax.vmap(lambda params: act_in_each(policy, params, *given))(now.params[policy_id])
             own = jax.tree.map(lambda x: x[jnp.maximum(places, 0), jnp.arange(places.shape[0])], of_all)
-            chosen: tuple = jax.tree.map(lambda one, other: where(is_held, one, other), own, found)
+            chosen: tuple = choose(is_held, own, found)
             return chosen
 
         chosen: tuple = jax.lax.cond(jnp.any(is_held), act_by_all, lambda: found)

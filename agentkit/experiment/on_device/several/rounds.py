@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from agentkit.agents.common.experience import Segments
 from agentkit.envs.jax.multi_agent_base import JaxMultiAgentEnvironment
 from agentkit.envs.jax.turn_base import JaxTurnEnvironment
-from agentkit.experiment.on_device.acting import Acting, Episodes, Reset, all_finite, fill_pool, no_episodes, where
+from agentkit.experiment.on_device.acting import Acting, Episodes, Reset, all_finite, fill_pool, no_episodes
 from agentkit.experiment.on_device.replay.learning import ReplayLearning
 from agentkit.experiment.on_device.replay.replay_rounds import STEPS
 from agentkit.experiment.on_device.rounds import Progress, Round, end_of_round
@@ -30,7 +30,7 @@ class _Playing(NamedTuple):
         acting: the environments' and the policies'.
         progress: of those that learn from replay, by policy id.
         rows: of those that learn from segments, by policy id, ``[R, A N, ...]``.
-        is_there: which of these rows there are, bool ``[R, A N]``.
+        is_there: which of these rows there are, bool ``[R, A N]``; empty where all are.
         episodes: sums over those that ended.
         is_finite: see `rounds.Round`.
         count: steps so far, int32 ``[]``.
@@ -120,7 +120,7 @@ class SeveralRounds:
         turns, none = self._turns(acting, acting.key), jnp.zeros(3, jnp.int32)
         for name, learning in self._on_segments.items():
             rows = self._no_rows(turns[name].row)
-            segments = self._segments(name, rows, self._none_there(rows), acting)
+            segments = self._segments(name, rows, None, acting)
             metrics[name] = learning.learn(training[name], none, segments, jnp.int32(0)).metrics
         return metrics
 
@@ -149,7 +149,8 @@ class SeveralRounds:
         learning = {name: progress[name] for name in self._on_replay}
         turns = self._turns(acting, acting.key)
         rows = {name: self._no_rows(turns[name].row) for name in self._on_segments}
-        is_there = {name: self._none_there(each) for name, each in rows.items()}
+        gaps = rows if self._play.has_gaps else {}
+        is_there = {name: jnp.zeros(each.start_of_episode.shape, bool) for name, each in gaps.items()}
         first = _Playing(acting, learning, rows, is_there, self.no_episodes(), jnp.array(True), jnp.int32(0))
 
         def goes_on(now: _Playing) -> Array:
@@ -159,7 +160,7 @@ class SeveralRounds:
         progress = progress | last.progress
         for name, each in self._on_segments.items():
             now = progress[name]
-            segments = self._segments(name, last.rows[name], last.is_there[name], last.acting)
+            segments = self._segments(name, last.rows[name], last.is_there.get(name), last.acting)
             progress[name] = each.learn(now.training, now.tally, segments, last.acting.num_steps)
         parts: Any = {field: {name: getattr(progress[name], field) for name in training} for field in Progress._fields}
         return Round(acting=last.acting, episodes=last.episodes, is_finite=last.is_finite, **parts)
@@ -171,13 +172,7 @@ class SeveralRounds:
             {name: each.training for name, each in of_all.items()}, now.acting, reset
         )
         is_bad = jnp.any(jnp.stack([each.tally[1] >= 0 for each in of_all.values()]))
-        seen: list[Nest] = [(turn.row.observation, turn.row.reward, turn.after.observation) for turn in turns.values()]
-        if self._play.has_gaps:
-            there = [jnp.broadcast_to(turn.is_there, turn.row.reward.shape) for turn in turns.values()]
-            seen = [
-                jax.tree.map(lambda x, is_there=is_there: where(is_there, x, jnp.zeros_like(x)), each)
-                for is_there, each in zip(there, seen, strict=True)
-            ]
+        seen = [(turn.row.observation, turn.row.reward, turn.after.observation) for turn in turns.values()]
         learnt = {}
         for name, each in self._on_replay.items():
             mine, turn = now.progress[name], turns[name]
@@ -218,15 +213,11 @@ class SeveralRounds:
         found: Step = jax.tree.map(lambda x: jnp.zeros((self._length, *x.shape), x.dtype), row)
         return found
 
-    def _none_there(self, rows: Step) -> Array:
-        """Returns that no row is there, of rows ``[R, A N, ...]``."""
-        return jnp.zeros(rows.start_of_episode.shape, bool)
-
-    def _segments(self, name: str, rows: Step, is_there: Array, acting: Acting) -> Step:
-        """Returns a policy's rows of a round as segments ``[times, A N, T + 1, ...]``."""
+    def _segments(self, name: str, rows: Step, is_there: Array | None, acting: Acting) -> Step:
+        """Returns a policy's rows of a round, of which some may be there, as segments ``[times, A N, T + 1, ...]``."""
         learning, end = self._on_segments[name], self._play.newest(acting, self._agent_ids[name])
         behind = end.observation, end.step_type == FIRST
-        if self._play.has_gaps:
+        if is_there is not None:
             rows, behind = close_up(rows, is_there, end)
         parts = jax.tree.map(lambda x: x.reshape(learning.times, learning.length, *x.shape[1:]), rows)
         following = jax.tree.map(

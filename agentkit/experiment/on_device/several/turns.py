@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 from dm_env import TimeStep
 
-from agentkit.actors.compiled import act_in_each, count_acting
-from agentkit.actors.policy import ActorIndex, Policy, first_state
+from agentkit.actors.compiled import act_in_each, count_others
+from agentkit.actors.policy import ActorIndex, first_state
 from agentkit.envs.jax.turn_base import JaxTurnEnvironment
-from agentkit.experiment.on_device.acting import Acting, Episodes, Reset, clip_action, find_pool_key, where
+from agentkit.experiment.on_device.acting import Acting, Episodes, Reset, choose, clip_action, find_pool_key
 from agentkit.experiment.on_device.several.acting import Party, Turn, end_episodes, keys_of_each, row_of, rows_of
 from agentkit.experiment.on_device.several.opponents import NEWEST, SelfPlay, places_of
 from agentkit.types import FIRST, LAST, MID, AgentId, Array, Nest, Params, Step
@@ -123,7 +123,7 @@ class InTurns:
             waiting[seat.agent_id] = Waiting(actions[seat.agent_id], extras, no_rewards, all_go_on, not_yet, not_yet)
         own = TimeStep(
             *(dict.fromkeys(waiting, each) for each in (timestep.step_type, no_rewards, all_go_on)),
-            timestep.observation,
+            self._zeros(self._environment.observation_spec()),
         )
         games = Games(state, timestep.observation, not_yet, waiting)
         returns, pool_key = dict.fromkeys(waiting, no_rewards), find_pool_key(self._environment, key)
@@ -166,10 +166,12 @@ class InTurns:
         ends = was_over & waiting.has_begun
         is_given = acts | ends
         kind = jnp.where(ends, LAST, jnp.where(waiting.has_begun, MID, FIRST)).astype(jnp.int32)
-        after = TimeStep(kind, waiting.reward, waiting.discount, games.observation[name])
+        nothing = self._zeros(self._environment.observation_spec()[name])  # What is shown to who waits counts nothing.
+        seen = choose(is_given, games.observation[name], nothing)
+        after = TimeStep(kind, waiting.reward, waiting.discount, seen)
         turn = Turn(before, row_of(before, waiting.action, waiting.extras, after), after, is_given & waiting.is_there)
         asked = jnp.where(acts, kind, LAST).astype(jnp.int32)
-        given = key, after.observation, now.policy[name], asked
+        given = key, seen, now.policy[name], asked
         found, learns = act_in_each(seat.party.policy, params, *given), True
         if self._self_play is not None and seat.party.update is not None:
             places = places_of(now.opponents, [name])
@@ -177,7 +179,7 @@ class InTurns:
             learns = places == NEWEST
         (action, policy, extras), spec = found, self._environment.action_spec()[name]
         action = jax.tree.map(lambda x, leaf: x.astype(leaf.dtype), action, spec)
-        outcome = jax.tree.map(lambda x: where(acts, x, jnp.zeros_like(x)), (action, extras))
+        outcome = choose(acts, (action, extras), jax.tree.map(jnp.zeros_like, (action, extras)))
         action, extras = choose(is_given, outcome, (waiting.action, waiting.extras))
         is_counted = is_given & (kind != FIRST)  # What came before an agent's first turn is in its first step.
         waiting = Waiting(
@@ -188,7 +190,7 @@ class InTurns:
             waiting.has_begun | acts,
             jnp.where(acts, learns, waiting.is_there),
         )
-        others = _counted(seat.party.policy, now.policy[name], count_acting(asked))
+        others = count_others(seat.party.policy, now.policy[name], asked)
         newest = choose(is_given, after, before)
         now = now._replace(
             environment=games._replace(waiting={**games.waiting, name: waiting}),
@@ -248,18 +250,6 @@ class InTurns:
     def _zeros(self, spec: Nest) -> Nest:
         """Returns zeros of a spec, leaves ``[N, ...]``."""
         return jax.tree.map(lambda leaf: jnp.zeros((self._num_envs, *leaf.shape), leaf.dtype), spec)
-
-
-def _counted(policy: Policy, states: Nest, num_steps: Array) -> Nest:
-    """Returns the states of a policy where it does not act, whose counts have the others' steps in them, too."""
-    if not jax.tree.leaves(states):
-        return states
-    return jax.vmap(lambda state: policy.begin(state, num_steps, num_steps))(states)
-
-
-def choose(condition: Array, one: Any, other: Any) -> Any:
-    """Returns a nest ``[N, ...]`` chosen by ``[N]``."""
-    return jax.tree.map(lambda x, y: where(condition, x, y), one, other)
 
 
 def close_up(rows: Step, is_there: Array, newest: TimeStep) -> tuple[Step, tuple[Nest, Array]]:
