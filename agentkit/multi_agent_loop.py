@@ -101,9 +101,9 @@ class MultiAgentLoop:
         self._start_time = time.monotonic()
 
     @property
-    def between_episodes(self) -> bool:
-        """Returns whether the next `step` begins an episode."""
-        return not self._acting
+    def beginning(self) -> list[int]:
+        """Returns the numbers of the environments in which the next `step` begins an episode: 0, or none."""
+        return [] if self._acting else [0]
 
     def step(self) -> dict[str, float] | None:
         """Takes one step, resetting first where needed; returns a finished episode's record, or None."""

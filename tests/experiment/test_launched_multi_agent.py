@@ -236,14 +236,14 @@ def test_who_has_left_the_pool_in_this_moment_is_drawn_anew_and_what_is_known_is
     first, second = play.seats["first"], play.seats["second"]
     play.begin(0)
     assert [question.get("episode", question.get("step")) for question in asked] == [0, 10, 1, 20]
-    held = second.held
-    assert first.held is None and len(jax.tree.leaves(held)) == len(arrays)
+    (held,) = second.held
+    assert first.held == [None] and len(jax.tree.leaves(held)) == len(arrays)
     play.end({"first": 1.0, "second": -1.0})
     play.begin(0)
-    assert second.held is held and len(asked) == 5
+    assert second.held[0] is held and len(asked) == 5
     assert asked[-1]["ended"] == {"playing": {"second": 20}, "returns": {"first": 1.0, "second": -1.0}}
     play.begin(0)
-    assert second.held is None and asked[-1] == {**asked[-1], "episode": 3, "ended": None, "steps": 42}
+    assert second.held == [None] and asked[-1] == {**asked[-1], "episode": 3, "ended": None, "steps": 42}
 
 
 @pytest.mark.full
@@ -292,7 +292,7 @@ def test_self_play_goes_on_where_its_pool_is_killed(tmp_path):
             os.kill(node["pid"], signal.SIGKILL)
 
     pool = agentkit.Pool("uniform", period=500, size=20)
-    plan = self_play(tmp_path / "run", 6_000, opponents=pool, checkpoint_period=1_000)
+    plan = self_play(tmp_path / "run", 6_000, opponents=pool, checkpoint_period=1_000, num_envs=2)
     result = launch(plan, num_actors=2, engine="processes", on_status=kill)
     assert result.steps >= 6_000 and len(seen) >= 3
     after = kept(tmp_path / "run")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import agentkit
+from agentkit.actors import ReadyPolicyActor
 from agentkit.agents import dqn
 from agentkit.cli import main
 from agentkit.errors import AgentkitError, CheckpointError, ConfigError, UnknownNameError
@@ -44,7 +45,7 @@ def test_an_agent_learns_while_the_others_play_by_what_was_kept():
         for _ in range(200):
             before = {name: int(each.replay.info(each.table).num_inserted) for name, each in _by_policy(work).items()}
             work.step()
-            pools, playing = self_play.pools.by_policy, dict(self_play._playing)
+            pools, playing = self_play.pools.by_policy, dict(self_play._playing[0])
             for policy_id, pool in pools.items():
                 for earlier in pool:
                     params = [np.array(leaf) for leaf in _leaves(earlier.params)]
@@ -52,7 +53,7 @@ def test_an_agent_learns_while_the_others_play_by_what_was_kept():
             grown = [n for n, each in _by_policy(work).items() if each.replay.info(each.table).num_inserted > before[n]]
             for name in grown:
                 learned[name] += bool(playing)
-            if playing and not work.loop.between_episodes:
+            if playing and not work.loop.beginning:
                 (opponent,) = playing
                 assert opponent not in grown and playing[opponent] in pools[opponent]
                 assert work.actors[opponent]._client.params is playing[opponent].params
@@ -62,6 +63,38 @@ def test_an_agent_learns_while_the_others_play_by_what_was_kept():
     assert [step // 20 for step in steps["first"]] == list(range(1, 10))
     assert [earlier.step for earlier in self_play.pools.by_policy["first"]] == steps["first"][-3:]
     assert not np.array_equal(seen["first", steps["first"][0]][0], seen["first", steps["first"][-1]][0])
+
+
+def test_each_of_several_environments_has_opponents_of_its_own(monkeypatch):
+    """A policy call has the rows of those environments alone in which it acts by the same parameters."""
+    agent = dqn.make_agent(dataclasses.replace(DQN.config, n_step=1))
+    pool = dataclasses.replace(POOL, choose="uniform")
+    experiment = config(policies=agent, num_steps=240, num_envs=4, opponents=pool)
+    calls = []
+    act = ReadyPolicyActor.select_action
+    monkeypatch.setattr(
+        ReadyPolicyActor,
+        "select_action",
+        lambda self, seen, numbers: calls.append((self, self._client.params, numbers)) or act(self, seen, numbers),
+    )
+    together, by_newest, by_earlier = 0, 0, 0
+    with started(experiment, False) as (training, _):
+        work, self_play = training.work, training.work.self_play
+        (learning,) = work.learning
+        while work.num_steps < 240:
+            calls.clear()
+            newest = learning.trained.client.params
+            work.step()
+            held = {work.actors[agent_id]: seat.held for agent_id, seat in self_play.seats.items()}
+            for actor, params, numbers in calls:
+                expected = [newest if held[actor][number] is None else held[actor][number] for number in numbers]
+                assert all(each is params for each in expected)
+                by_newest += len(numbers) * (params is newest)
+                by_earlier += len(numbers) * (params is not newest)
+            together = max(together, len({id(params) for _, params, _ in calls}))
+        rows = learning.replay.info(learning.table).num_inserted
+    assert together > 2, "the newest and two of the pool in one step"
+    assert by_earlier > 40 and by_newest - 8 <= rows <= by_newest, "each action has a row, but the last of each"
 
 
 def _by_policy(work):
@@ -74,14 +107,15 @@ def _leaves(params):
     return jax.tree.leaves(params)
 
 
-@pytest.mark.parametrize("policy_of", ["shared", "each"])
-def test_pools_are_resumed_to_the_bit(policy_of, tmp_path):
-    """Saved while an agent plays by earlier parameters, in mid-episode."""
+@pytest.mark.parametrize("policy_of, num_envs", [("shared", None), ("each", None), ("shared", 4)])
+def test_pools_are_resumed_to_the_bit(policy_of, num_envs, tmp_path):
+    """Saved while an agent plays by earlier parameters, in mid-episode; in one of 4 by such as have left the pool."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    given = {"policy_of": policy_of, "opponents": POOL}
+    given = {"policy_of": policy_of, "opponents": POOL, "num_envs": num_envs}
     agentkit.run(config(whole, **given, num_steps=200))
-    agentkit.run(config(parts, **given, num_steps=101))
-    assert saved(parts)["loop"]["turns"] and saved(parts)["self_play"]["playing"], "choose another step"
+    agentkit.run(config(parts, **given, num_steps=101 if num_envs is None else 109))
+    playing, left = (saved(parts)["self_play"][name] for name in ("playing", "left"))
+    assert any(playing.values()) and any(left.values()) == (num_envs is not None), "choose another step"
     agentkit.resume(parts, num_steps=200)
     one, other = saved(whole), saved(parts)
     for name in ("learner", "actors", "loop", "counter", "self_play"):
@@ -103,7 +137,6 @@ def test_share_says_how_many_episodes_have_such_opponents(tmp_path):
     [
         ({"opponents": "uniform"}, r"opponents: expected a Pool, such as Pool\('uniform'\)"),
         ({"policies": {"a": DQN, "b": "random"}, "policy_of": {"first": "a", "second": "b"}}, "two agents or more"),
-        ({"num_envs": 2}, r"num_envs: with a pool of opponents .* Leave num_envs out \(--num-envs\)"),
     ],
 )
 def test_what_a_pool_is_not_for_is_refused(changes, message):

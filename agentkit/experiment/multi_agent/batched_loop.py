@@ -43,6 +43,10 @@ class Waiting(NamedTuple):
         """Returns the observations as one, leaves ``[M, ...]``, and the numbers."""
         return tree.map_structure(lambda *leaves: np.stack(leaves), *self.observations), self.numbers
 
+    def some(self, rows: Sequence[int]) -> Waiting:
+        """Returns those of these rows alone."""
+        return Waiting([self.observations[row] for row in rows], self.numbers[list(rows)])
+
     def apart(self, actions: Nest) -> list[Nest]:
         """Returns actions ``[M, ...]`` unbatched."""
         return [index(actions, row) for row in range(len(self.numbers))]
@@ -106,6 +110,11 @@ class BatchedMultiAgentLoop:
     def num_lost(self) -> int:
         """Counts the agents that ended before they could act."""
         return sum(loop.num_lost for loop in self._loops)
+
+    @property
+    def beginning(self) -> list[int]:
+        """Returns the numbers of the environments in which the next `step` begins an episode."""
+        return [number for number, loop in enumerate(self._loops) if loop.beginning]
 
     def step(self) -> list[dict[str, float]] | None:
         """Takes a step in every environment; returns the records of the episodes that ended, or None."""

@@ -65,7 +65,7 @@ def build(
     agent_specs = environments[0].agent_specs()
     plays = who_plays(config, agent_specs)
     trained, players = make_policies(config, plays, agent_specs)
-    self_play = SelfPlay(config.opponents, config.seed, trained) if config.opponents else None
+    self_play = SelfPlay(config.opponents, config.seed, trained, config.num_envs or 1) if config.opponents else None
     choose_dispatch([each.parts.state for each in trained])
     lacking = begin(config)
     resume_step = None if not resume else found.step if found is not None else 0
@@ -203,20 +203,25 @@ def _make_actors(
             actors[agent_id] = players[policy_id].make_actor(key, num_envs)
             continue
         each, index = learning[policy_id], ActorIndex(number, len(learning[policy_id].agent_ids))
-        adders = make_adders(each, replays[policy_id], num_envs)
-        if (seat := seats.get(agent_id)) is None:
-            actors[agent_id] = each.make_actor(index, key, adders)
-        else:
-            assert not isinstance(adders, list), "the config refuses a pool with num_envs"
-            actors[agent_id] = each.make_actor(index, key, SeatAdder(adders, seat), seat)
+        seat = seats.get(agent_id)
+        adders = make_adders(each, replays[policy_id], num_envs, seat)
+        actors[agent_id] = each.make_actor(index, key, adders, seat)
     return actors
 
 
-def make_adders(trained: Trained, replay: Replay, num_envs: int | None) -> Adder | list[Adder]:
-    """Returns the adder of an agent that plays by a policy; of N environments, a list of one for each."""
-    if num_envs is None:
-        return trained.agent.make_adder(replay, trained.spec)
-    return [trained.agent.make_adder(replay, trained.spec) for _ in range(num_envs)]
+def make_adders(trained: Trained, replay: Replay, num_envs: int | None, seat: Seat | None) -> Adder | list[Adder]:
+    """Returns the adder of an agent that plays by a policy; of N environments, a list of one for each.
+
+    Args:
+        trained: the policy.
+        replay: the tables that it writes into.
+        num_envs: N; None for one environment, unbatched.
+        seat: says where the agent plays by earlier parameters, and records nothing; None for nowhere.
+    """
+    adders: list[Adder] = [trained.agent.make_adder(replay, trained.spec) for _ in range(num_envs or 1)]
+    if seat is not None:
+        adders = [SeatAdder(adder, seat, number) for number, adder in enumerate(adders)]
+    return adders[0] if num_envs is None else adders
 
 
 def _start_learning(

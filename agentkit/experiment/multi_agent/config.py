@@ -131,11 +131,6 @@ class MultiAgentConfig(metaclass=SaysWhatWasMeant):
             raise ConfigError(
                 f"opponents: expected a Pool, such as Pool('uniform'), or None; found {self.opponents!r:.80}."
             )
-        if self.opponents is not None and self.num_envs is not None and not self.on_device:
-            raise ConfigError(
-                "num_envs: with a pool of opponents each episode is played by other parameters, which one policy call "
-                "for several environments does not have. Leave num_envs out (--num-envs), or train on the device."
-            )
         object.__setattr__(self, "environment_settings", dict(self.environment_settings))
         object.__setattr__(self, "loggers", check_loggers(self.loggers))
         object.__setattr__(self, "callbacks", check_callbacks(self.callbacks))

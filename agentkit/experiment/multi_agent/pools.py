@@ -47,6 +47,10 @@ class Earlier:
         """Returns the parameters by path, for `read_params`."""
         return {path: np.asarray(leaf) for path, leaf in nests.flatten_to_paths(self.params).items()}
 
+    def saved(self) -> dict[str, Any]:
+        """Returns parameters and games, for `read_pool`."""
+        return {"params": self.arrays(), "games": dict(self.games), "won": dict(self.won)}
+
 
 def chances(pool: Sequence[Earlier], choose: str, policy_id: str) -> np.ndarray:
     """Returns the chance of each of a pool to be the opponent of a policy, float64 ``[P]``.
@@ -101,6 +105,7 @@ class Pools:
 
     Attributes:
         by_policy: the earlier parameters by policy id, the oldest first. All pools have those of the same steps.
+        plays: the policy id of each agent that learns.
     """
 
     def __init__(self, config: Pool, seed: int, trained: Sequence[Trained]):
@@ -116,7 +121,7 @@ class Pools:
         """
         check_pool(trained)
         self._config, self._seed = config, seed
-        self._plays = {agent_id: each.policy_id for each in trained for agent_id in each.agent_ids}
+        self.plays = {agent_id: each.policy_id for each in trained for agent_id in each.agent_ids}
         self.by_policy: dict[str, list[Earlier]] = {each.policy_id: [] for each in trained}
         self._episode = 0
 
@@ -141,19 +146,19 @@ class Pools:
         self._episode += 1
         if not all(self.by_policy.values()) or rng.random() >= self._config.share:
             return {}
-        agent_ids = list(self._plays)
+        agent_ids = list(self.plays)
         learner = agent_ids[rng.integers(len(agent_ids))]
         playing = {}
         for agent_id in agent_ids:
             if agent_id != learner:
-                pool = self.by_policy[self._plays[agent_id]]
-                p = chances(pool, self._config.choose, self._plays[learner])
+                pool = self.by_policy[self.plays[agent_id]]
+                p = chances(pool, self._config.choose, self.plays[learner])
                 playing[agent_id] = pool[rng.choice(len(pool), p=p)]
         return playing
 
     def find(self, agent_id: AgentId, step: int) -> Earlier | None:
         """Returns the parameters of an agent's policy that were kept at a step; None where there are none any more."""
-        return next((each for each in self.by_policy[self._plays[agent_id]] if each.step == step), None)
+        return next((each for each in self.by_policy[self.plays[agent_id]] if each.step == step), None)
 
     def count(self, playing: Mapping[AgentId, Earlier | None], returns: Mapping[AgentId, float]) -> None:
         """Counts how an episode went: the learner's return beside that of each opponent.
@@ -162,24 +167,17 @@ class Pools:
             playing: who played by earlier parameters; None for such as have left the pool since.
             returns: of each agent that learns in other episodes, or in this.
         """
-        for learner in self._plays.keys() - playing.keys():
+        for learner in self.plays.keys() - playing.keys():
             for agent_id, earlier in playing.items():
                 if earlier is not None:
-                    earlier.add_game(self._plays[learner], score_of(returns[learner], returns[agent_id]))
+                    earlier.add_game(self.plays[learner], score_of(returns[learner], returns[agent_id]))
 
     def save(self) -> dict[str, Any]:
         """Returns the parameters and the games against them."""
         return {
             "episode": self._episode,
             "pools": {
-                policy_id: {
-                    str(earlier.step): {
-                        "params": earlier.arrays(),
-                        "games": dict(earlier.games),
-                        "won": dict(earlier.won),
-                    }
-                    for earlier in pool
-                }
+                policy_id: {str(earlier.step): earlier.saved() for earlier in pool}
                 for policy_id, pool in self.by_policy.items()
             },
         }

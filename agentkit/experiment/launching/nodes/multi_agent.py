@@ -28,7 +28,7 @@ from agentkit.experiment.multi_agent.config import MultiAgentConfig, who_plays
 from agentkit.experiment.multi_agent.judging.evaluation import MultiAgentEvaluator
 from agentkit.experiment.multi_agent.parts import make_policies
 from agentkit.experiment.multi_agent.players import AnyPlayer, Player, Trained
-from agentkit.experiment.multi_agent.self_play import Seat, SeatAdder, SelfPlayLoop
+from agentkit.experiment.multi_agent.self_play import Seat, SelfPlayLoop
 from agentkit.experiment.multi_agent.work import AnyLoop
 from agentkit.replay import Replay
 from agentkit.types import AgentId
@@ -74,7 +74,10 @@ def multi_agent_actor_node(
         }
         keys = dict(zip(plays, jax.random.split(jax.random.PRNGKey(seed), len(plays)), strict=True))
         actors = _make_others({who: players[name] for who, name in plays.items() if name not in servers}, keys, config)
-        self_play = stack.enter_context(LaunchedSelfPlay(context, opponents, trained, newest)) if opponents else None
+        self_play = None
+        if opponents:
+            self_play = LaunchedSelfPlay(context, opponents, trained, newest, config.num_envs or 1)
+            stack.enter_context(self_play)
         seats = self_play.seats if self_play else {}
         for each in trained:
             server, client = servers[each.policy_id], asked or newest[each.policy_id]
@@ -127,9 +130,8 @@ def _make_actors(
     actors: dict[AgentId, AnyPlayer | RemotePlayer] = {}
     for number, agent_id in enumerate(trained.agent_ids):
         own = ActorIndex(index.actor_id * count + number, index.num_actors * count, index.num_steps)
-        adders, seat = make_adders(trained, server, num_envs), seats.get(agent_id)
-        if seat is not None:
-            adders = SeatAdder(adders, seat)
+        seat = seats.get(agent_id)
+        adders = make_adders(trained, server, num_envs, seat)
         if isinstance(client, InferenceClient):
             actors[agent_id] = make_remote_player(client, trained, own, keys[agent_id], adders)
         else:

@@ -8,6 +8,7 @@ plays against all that was kept.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import pathlib
 import secrets
 import time
@@ -160,6 +161,23 @@ class Answers:
         return self._given[player][1]
 
 
+@dataclasses.dataclass
+class _Games:
+    """Holds what is told and asked of the games in one environment.
+
+    Attributes:
+        player: a name for them, which no other environment has.
+        episode: number of the next question.
+        playing: in the newest episode: who plays by the parameters of which step.
+        ended: how it went, once it has ended; None before, and once that was told.
+    """
+
+    player: str
+    episode: int = 0
+    playing: dict[AgentId, int] = dataclasses.field(default_factory=dict)
+    ended: dict[str, Any] | None = None
+
+
 @final
 class LaunchedSelfPlay:
     """Gives the seats of an actor process by what the opponents node says.
@@ -174,6 +192,7 @@ class LaunchedSelfPlay:
         endpoint: Mapping[str, Any],
         trained: Sequence[Trained],
         clients: Mapping[str, VariableClient],
+        num_envs: int = 1,
     ):
         """Connects at the first episode.
 
@@ -182,36 +201,37 @@ class LaunchedSelfPlay:
             endpoint: of the opponents node.
             trained: the policies that learn.
             clients: of the newest parameters of each, by policy id.
+            num_envs: of the actor process.
         """
         self._context, self._node = context, endpoint["node"]
         self._of_agent = {agent_id: each for each in trained for agent_id in each.agent_ids}
-        self.seats = {agent_id: Seat(clients[each.policy_id]) for agent_id, each in self._of_agent.items()}
-        self._player, self._episode = secrets.token_hex(8), 0
-        self._playing: dict[AgentId, int] = {}
-        self._ended: dict[str, Any] | None = None
+        self.seats = {agent_id: Seat(clients[each.policy_id], num_envs) for agent_id, each in self._of_agent.items()}
+        name = secrets.token_hex(8)
+        self._games = [_Games(f"{name}-{number}") for number in range(num_envs)]
         self._fetched: dict[tuple[str, int], Nest] = {}  # By policy id and step.
         self._client: Client | None = None
         self._closed = False
 
-    def begin(self, num_steps: int) -> None:
+    def begin(self, num_steps: int, number: int = 0) -> None:
         """Begins an episode; waits for the node while it is away.
 
         Raises:
             WireClosedError, WireTimeoutError, RunStoreError: it is away for `OUTAGE_SECONDS`, or this was closed.
         """
+        games = self._games[number]
         while True:
             steps = self._context.totals().get("steps", 0) + self._context.unsent("steps")
-            question = {"player": self._player, "episode": self._episode, "ended": self._ended, "steps": steps}
+            question = {"player": games.player, "episode": games.episode, "ended": games.ended, "steps": steps}
             answer = self._ask(question)
-            self._episode, self._ended = self._episode + 1, None
+            games.episode, games.ended = games.episode + 1, None
             kept = set(answer["kept"])
             self._fetched = {key: params for key, params in self._fetched.items() if key[1] in kept}
-            self._playing = {agent_id: int(step) for agent_id, step in answer["playing"].items()}
-            held = {agent_id: self._fetch(agent_id, step) for agent_id, step in self._playing.items()}
+            games.playing = {agent_id: int(step) for agent_id, step in answer["playing"].items()}
+            held = {agent_id: self._fetch(agent_id, step) for agent_id, step in games.playing.items()}
             if all(params is not None for params in held.values()):  # Else they left the pool in this moment.
                 break
         for agent_id, seat in self.seats.items():
-            seat.held = held.get(agent_id)
+            seat.held[number] = held.get(agent_id)
 
     def _fetch(self, agent_id: AgentId, step: int) -> Nest | None:
         trained = self._of_agent[agent_id]
@@ -224,9 +244,10 @@ class LaunchedSelfPlay:
             self._fetched[key] = jax.device_put(params)
         return self._fetched[key]
 
-    def end(self, returns: Mapping[AgentId, float]) -> None:
+    def end(self, returns: Mapping[AgentId, float], number: int = 0) -> None:
         """Remembers how the episode went, for the next question."""
-        self._ended = {"playing": self._playing, "returns": {key: float(value) for key, value in returns.items()}}
+        games = self._games[number]
+        games.ended = {"playing": games.playing, "returns": {key: float(value) for key, value in returns.items()}}
 
     def _ask(self, question: Nest) -> Any:
         deadline = time.monotonic() + OUTAGE_SECONDS
