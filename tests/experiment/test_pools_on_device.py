@@ -13,7 +13,7 @@ from agentkit.agents.common.experience import Segments, SegmentsConfig
 from agentkit.errors import ConfigError
 from agentkit.experiment.multi_agent.pools import Earlier, chances, score_of
 from agentkit.experiment.on_device.several.acting import Party, Together
-from agentkit.experiment.on_device.several.opponents import NEWEST, Opponents, SelfPlay, places_of, pools_of
+from agentkit.experiment.on_device.several.opponents import NEWEST, DevicePools, Opponents, places_of, pools_of
 from agentkit.experiment.on_device.several.rounds import SeveralRounds
 from agentkit.experiment.on_device.several.turns import InTurns
 from agentkit.learning import Update, UpdateOutput
@@ -32,7 +32,7 @@ UPDATE = Update(
 
 
 def self_play_of(pool, policy_of={"a": "one", "b": "two"}):  # noqa: B006
-    return SelfPlay(pool, dict.fromkeys(policy_of.values(), UPDATE), policy_of)
+    return DevicePools(pool, dict.fromkeys(policy_of.values(), UPDATE), policy_of)
 
 
 def keep(self_play, now, *steps):
@@ -48,7 +48,7 @@ def test_parameters_are_kept_each_period_and_the_oldest_go():
     now = keep(self_play, now._replace(games=now.games + 1), 47)
     assert int(now.num_kept) == 4 and now.steps.tolist() == [47, 25, 30]
     assert now.games[0, 1].tolist() == [0, 1, 1], "nobody has played against the newest"
-    pools = pools_of(now, ["one", "two"])
+    pools = pools_of(now)
     assert {name: list(pool) for name, pool in pools.items()} == {"one": ["25", "30", "47"], "two": ["25", "30", "47"]}
     assert [float(*each["params"].values()) for each in pools["two"].values()] == [-25, -30, -47]
 
@@ -101,6 +101,8 @@ def test_games_are_counted_as_on_the_host():
     both = now._replace(playing={"a": jnp.array([NEWEST] * 2), "b": jnp.array([0, 0])}, games=0 * now.games)
     found = self_play.count(both, jnp.array([True, True]), {"a": jnp.ones(2), "b": jnp.zeros(2)})
     assert found.games[0, 1].tolist() == [2, 0] and not found.games[1].any()
+    resumed = self_play_of(agentkit.Pool(size=2), {"b": "two", "a": "one"})
+    assert_equal(resumed.count(both, jnp.array([True, True]), {"a": jnp.ones(2), "b": jnp.zeros(2)}), found)
 
 
 def _act(params, key, observation, state):

@@ -192,9 +192,7 @@ def build(
     plans = {each.policy_id: each.agent.batch_plan for each in trained}
     experiment: Any = config
     chunks = OneRun(loop, acting_key)
-    work: ActAndLearnOnDevice = ActAndLearnOnDevice(
-        experiment, chunks, learners, logs, plans, each_step, lambda state: _save_pools(state, list(plans))
-    )
+    work: ActAndLearnOnDevice = ActAndLearnOnDevice(experiment, chunks, learners, logs, plans, each_step, _save_pools)
     evaluator = None
     if evaluation_plan(experiment).period:
         by_agent = {agent_id: players[policy_id] for agent_id, policy_id in plays.items()}
@@ -235,10 +233,10 @@ def _make_rounds(
     return SeveralRounds(environment, parties, num_envs, steps_each, config.opponents)
 
 
-def _save_pools(state: State, policy_ids: Sequence[str]) -> dict[str, Any]:
+def _save_pools(state: State) -> dict[str, Any]:
     """Returns what a checkpoint has for tournaments; a run goes on from what the compiled loop keeps."""
     opponents = state.acting.opponents
-    return {} if opponents == () else {"self_play": {"pools": pools_of(opponents, policy_ids)}}
+    return {} if opponents == () else {"self_play": {"pools": pools_of(opponents)}}
 
 
 def _fixed_party(policy_id: str, agent_ids: Sequence[AgentId], player: Player) -> Party:

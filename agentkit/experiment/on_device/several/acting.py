@@ -27,7 +27,7 @@ from agentkit.experiment.on_device.acting import (
     where,
 )
 from agentkit.experiment.on_device.members import ALONE
-from agentkit.experiment.on_device.several.opponents import NEWEST, SelfPlay, places_of
+from agentkit.experiment.on_device.several.opponents import NEWEST, DevicePools, places_of
 from agentkit.learning import Update
 from agentkit.types import FIRST, LAST, AgentId, Array, Nest, Params, Step
 
@@ -124,7 +124,7 @@ class Together:
         parties: Sequence[Party],
         num_envs: int,
         steps_each: int = 1,
-        self_play: SelfPlay | None = None,
+        self_play: DevicePools | None = None,
     ):
         """Computes nothing yet.
 

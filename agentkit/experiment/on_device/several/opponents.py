@@ -6,7 +6,7 @@ where the pool is full, a game that has not ended goes on with those that took t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, final
 
 import jax
@@ -32,7 +32,8 @@ class Opponents(NamedTuple):
         params: by policy id, leaves ``[P, ...]``; those of one place were the newest of all policies at one time.
         steps: of the environment then, int32 ``[P]``.
         num_kept: how many were ever kept, int32 ``[]``; number k is at place k % P.
-        games: of late, that a policy played to learn against another's parameters at a place, float32 ``[L, L, P]``.
+        games: of late, that a policy played to learn against another's parameters at a place, float32 ``[L, L, P]``;
+            policies in the order of their ids, whatever that of the config.
         won: of those games, likewise; a draw counts half.
         playing: by agent id: by which place it plays, or `NEWEST`, int32 ``[N]``.
     """
@@ -46,7 +47,7 @@ class Opponents(NamedTuple):
 
 
 @final
-class SelfPlay:
+class DevicePools:
     """Keeps pools, and decides of each episode who learns and who plays by which parameters; all is to be compiled."""
 
     def __init__(self, config: Pool, updates: Mapping[str, Update], plays: Mapping[AgentId, str]):
@@ -58,7 +59,7 @@ class SelfPlay:
             plays: the policy id of each agent that learns, two agents or more.
         """
         self._config, self._updates = config, updates
-        numbers = {policy_id: i for i, policy_id in enumerate(updates)}
+        numbers = _numbers_of(updates)
         self._numbers = {agent_id: numbers[policy_id] for agent_id, policy_id in plays.items()}
 
     def start(self, key: Array, num_envs: int) -> Opponents:
@@ -193,14 +194,15 @@ def places_of(now: Opponents, agent_ids: Sequence[AgentId]) -> Array:
     return jnp.concatenate([now.playing.get(agent_id, newest) for agent_id in agent_ids])
 
 
-def pools_of(opponents: Opponents, policy_ids: Sequence[str]) -> dict[str, Any]:
-    """Returns the pools as `multi_agent.pools.Pools.save` does, for who reads a checkpoint.
+def _numbers_of(policy_ids: Iterable[str]) -> dict[str, int]:
+    """Returns the number of each policy in tables of games."""
+    return {policy_id: number for number, policy_id in enumerate(sorted(policy_ids))}
 
-    Args:
-        opponents: of a run.
-        policy_ids: of the policies that learn, in their order.
-    """
+
+def pools_of(opponents: Opponents) -> dict[str, Any]:
+    """Returns the pools of a run as `multi_agent.pools.Pools.save` does, for who reads a checkpoint."""
     held: Opponents = jax.device_get(opponents)
+    numbers = _numbers_of(held.params)
     size = len(held.steps)
     places = [number % size for number in range(max(int(held.num_kept) - size, 0), int(held.num_kept))]
     return {
@@ -213,7 +215,7 @@ def pools_of(opponents: Opponents, policy_ids: Sequence[str]) -> dict[str, Any]:
                 **{
                     name: {
                         other: float(table[i, number, place])
-                        for i, other in enumerate(policy_ids)
+                        for other, i in numbers.items()
                         if held.games[i, number, place] > 0
                     }
                     for name, table in (("games", held.games), ("won", held.won))
@@ -221,5 +223,5 @@ def pools_of(opponents: Opponents, policy_ids: Sequence[str]) -> dict[str, Any]:
             }
             for place in places
         }
-        for number, policy_id in enumerate(policy_ids)
+        for policy_id, number in numbers.items()
     }

@@ -17,7 +17,7 @@ from agentkit.experiment.on_device.replay.replay_rounds import STEPS
 from agentkit.experiment.on_device.rounds import Progress, Round, end_of_round
 from agentkit.experiment.on_device.segments import SegmentLearning, close_segments
 from agentkit.experiment.on_device.several.acting import Party, Play, Together, Turn, keys_of_each, rows_of
-from agentkit.experiment.on_device.several.opponents import SelfPlay
+from agentkit.experiment.on_device.several.opponents import DevicePools
 from agentkit.experiment.on_device.several.turns import InTurns, close_up
 from agentkit.experiment.policies.pool import Pool
 from agentkit.types import FIRST, Array, Nest, Step
@@ -76,7 +76,7 @@ class SeveralRounds:
         self._environment, self._parties, self._num_envs = environment, list(parties), num_envs
         self._updates = {party.policy_id: party.update for party in parties if party.update is not None}
         plays = {name: party.policy_id for party in parties for name in party.agent_ids if party.update is not None}
-        self._self_play = None if pool is None else SelfPlay(pool, self._updates, plays)
+        self._self_play = None if pool is None else DevicePools(pool, self._updates, plays)
         self._play: Play
         if isinstance(environment, JaxTurnEnvironment):
             self._play = InTurns(environment, parties, num_envs, self._self_play)

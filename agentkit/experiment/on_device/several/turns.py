@@ -19,7 +19,7 @@ from agentkit.actors.policy import ActorIndex, first_state
 from agentkit.envs.jax.turn_base import JaxTurnEnvironment
 from agentkit.experiment.on_device.acting import Acting, Episodes, Reset, choose, clip_action, find_pool_key
 from agentkit.experiment.on_device.several.acting import Party, Turn, end_episodes, keys_of_each, row_of, rows_of
-from agentkit.experiment.on_device.several.opponents import NEWEST, SelfPlay, places_of
+from agentkit.experiment.on_device.several.opponents import NEWEST, DevicePools, places_of
 from agentkit.types import FIRST, LAST, MID, AgentId, Array, Nest, Params, Step
 
 
@@ -91,7 +91,7 @@ class InTurns:
         environment: JaxTurnEnvironment,
         parties: Sequence[Party],
         num_envs: int,
-        self_play: SelfPlay | None = None,
+        self_play: DevicePools | None = None,
     ):
         """Computes nothing yet.
 
