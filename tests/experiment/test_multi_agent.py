@@ -424,7 +424,7 @@ def test_two_dqns_beat_a_random_player_at_tic_tac_toe_from_either_side(seed, pol
 @pytest.mark.full
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_dqns_learn_tic_tac_toe_in_eight_environments_at_once(seed, tmp_path):
-    agentkit.run(config(tmp_path / "run", LEARNER, "each", num_steps=20_000, seed=seed, num_envs=8))
+    agentkit.run(config(tmp_path / "run", LEARNER, "each", num_steps=40_000, seed=seed, num_envs=8))
     for side, other in (("first", "second"), ("second", "first")):
         found = agentkit.evaluate_multi_agent(tmp_path / "run", 200, opponents={other: "random"})
         assert found[f"wins/{side}"] > 0.8, found
