@@ -12,7 +12,8 @@ Differences from the papers:
   * Adam with optional clipping of the global gradient norm.
   * Every row of a stored sequence is a root, and the model is unrolled from all of them (MuZero samples one).
   * Uniform replay, unless it is `prioritized`; old searches are not repeated (MuZero Reanalyse), so it holds few.
-  * Positions after the end of an episode have no loss (MuZero's absorbing states have one).
+  * Positions behind a termination, which random actions lead to, are worth nothing, as MuZero's absorbing states, and
+    have no policy loss; behind a truncation nothing is known, and there is no loss.
   * Defaults fit small problems: 16 simulations for an action, batches of 16 sequences.
 """
 
@@ -236,7 +237,6 @@ def make_loss(networks: Networks, config: Config) -> Loss:
     """
 
     def loss(params: Params, state: SgdState, batch: ReplaySample[Step], key: jax.Array) -> LossOutput:
-        del key
         steps: Step = jax.tree.map(jnp.asarray, batch.data)
         acted = has_action(steps.start_of_episode)  # [B, T]
         action, discount = steps.action[:, :-1], steps.discount[:, :-1]
@@ -249,19 +249,25 @@ def make_loss(networks: Networks, config: Config) -> Loss:
             targets, reward = losses.signed_hyperbolic(targets), losses.signed_hyperbolic(reward)
         hidden = _by_row(lambda x: networks.represent(params, x), jax.tree.map(lambda x: x[:, :-1], steps.observation))
         hidden, mask = _flat(hidden), _flat(acted)  # [B T, H], [B T]
+        over = terminates = jnp.zeros_like(mask)  # 1 behind a termination; 1 in a row that is worth its reward alone.
         parts: dict[str, list[jax.Array]] = {"policy_loss": [], "value_loss": [], "reward_loss": []}
         for k in range(config.unroll_length):
-            mask = mask * _ahead(acted, k)  # no loss behind an episode's end
+            goes_on, is_there = _ahead(acted, k), _ahead(jnp.ones_like(acted), k)
+            over, mask = over + mask * terminates * (1.0 - goes_on) * is_there, mask * goes_on
+            terminates = _ahead(discount, k) == 0
             policy, value = networks.predict(params, hidden)
-            predicted, hidden = networks.step(params, hidden, _ahead(action, k))
+            random = jax.random.randint(jax.random.fold_in(key, k), mask.shape, 0, networks.num_actions)
+            chosen = jnp.where(over > 0, random.astype(action.dtype), _ahead(action, k))
+            predicted, hidden = networks.step(params, hidden, chosen)
             found = {
                 "policy_loss": losses.cross_entropy(policy, _ahead(searched, k)),
-                "value_loss": losses.two_hot_cross_entropy(value, _ahead(targets, k), networks.atoms),
-                "reward_loss": losses.two_hot_cross_entropy(predicted, _ahead(reward, k), networks.atoms),
+                "value_loss": losses.two_hot_cross_entropy(value, mask * _ahead(targets, k), networks.atoms),
+                "reward_loss": losses.two_hot_cross_entropy(predicted, mask * _ahead(reward, k), networks.atoms),
             }
             for name, per_row in found.items():
+                counts = mask if name == "policy_loss" else mask + over
                 parts[name].append(
-                    losses.masked_mean(losses.masked(per_row, mask).reshape(acted.shape), acted, axis=1)
+                    losses.masked_mean(losses.masked(per_row, counts).reshape(acted.shape), acted, axis=1)
                     / max(1, k and config.unroll_length - 1)
                 )
             hidden = 0.5 * (hidden + jax.lax.stop_gradient(hidden))  # half the gradient: MuZero, appendix G

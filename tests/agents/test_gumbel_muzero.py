@@ -204,6 +204,36 @@ def test_rows_behind_the_end_of_an_episode_teach_nothing_about_it() -> None:
     assert any(np.any(a != b) for a, b in pairs)  # Without the end between them, it had.
 
 
+def test_positions_behind_a_termination_are_worth_nothing_and_have_no_policy() -> None:
+    """Three rows act, of which one is an episode's last; with even predictions losses count what they are taken of."""
+    agent, networks, _ = _learner(unroll_length=2, n_step=1, num_atoms=3, vmin=-1.0, vmax=1.0)
+    seen, sure = [], jnp.log(jnp.array([0.2, 0.5, 0.3]))  # Of -1, 0 and 1.
+    plain = networks._replace(
+        represent=lambda params, observation: jnp.zeros((len(observation), 1)),
+        predict=lambda params, hidden: (jnp.zeros((len(hidden), 2)), jnp.tile(sure, (len(hidden), 1))),
+        step=lambda params, hidden, action: seen.append(action) or (jnp.tile(sure, (len(hidden), 1)), hidden),
+        to_value=lambda logits: jnp.zeros(logits.shape[:-1]),
+    )
+    loss = gumbel_muzero.make_loss(plain, agent.config)
+
+    def found(*discounts: float) -> dict[str, float]:
+        sequence = _sequence(4, (0, 2), [1, 0, 1, 1, 0], [*discounts, 1])
+        return {k: float(x) for k, x in loss((), state_of_targets(()), _batch(sequence), KEY).metrics.items()}
+
+    terminated, truncated, lost_a_life = found(0, 0, 1, 1), found(1, 0, 1, 1), found(1, 0, 0, 0)
+    one, nothing = -sure[2], -sure[1]
+    for name in ("value_loss", "reward_loss"):  # Each row's own, that of the row after the third, and what is behind.
+        np.testing.assert_allclose(truncated[name], one + one / 3, rtol=1e-5)
+        np.testing.assert_allclose(terminated[name], one + one / 3 + nothing / 3, rtol=1e-5)
+        np.testing.assert_allclose(lost_a_life[name], truncated[name], rtol=1e-5)  # The episode went on.
+    np.testing.assert_allclose(terminated["policy_loss"], np.log(2) * 4 / 3, rtol=1e-5)
+    batch, behind = _batch(_sequence(4, (0, 2), [0] * 5, [0, 0, 1, 1, 1])), set()
+    for i in range(12):
+        loss((), state_of_targets(()), batch, jax.random.PRNGKey(i))
+        behind.add(int(seen[-1][0]))
+    assert behind == {0, 1}, "random actions lead there"
+
+
 @pytest.mark.full
 def test_the_models_states_reach_from_zero_to_one() -> None:
     spec = specs.make_environment_spec(envs.make("agentkit:catch"))
