@@ -107,6 +107,7 @@ class Networks(NamedTuple):
             rescaled.
         num_actions: A.
         to_value: ``logits [..., N] -> value [...]``.
+        turn_sign: of what follows an action: -1.0 where players take turns, whose values are each other's negatives.
     """
 
     init: Callable[[jax.Array], Params]
@@ -116,6 +117,7 @@ class Networks(NamedTuple):
     atoms: jax.Array
     num_actions: int
     to_value: Callable[[jax.Array], jax.Array]
+    turn_sign: float = 1.0
 
 
 def make_networks(environment_spec: specs.EnvironmentSpec, config: Config, torso: nets.Torso = nets.torso) -> Networks:
@@ -161,7 +163,13 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config, torso
         atoms=atoms,
         num_actions=num_actions,
         to_value=to_value,
+        turn_sign=-1.0 if _takes_turns(environment_spec) else 1.0,
     )
+
+
+def _takes_turns(environment_spec: specs.EnvironmentSpec) -> bool:
+    """Returns whether the agent plays both sides of a game: `envs.multi_agent.both_sides.BothSides`."""
+    return bool(np.min(getattr(environment_spec.discounts, "minimum", 0.0)) < 0)
 
 
 # `losses` has both, too, but loads rlax, which is slow: actors plan without it.
@@ -207,7 +215,7 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
         reward, hidden = networks.step(params, hidden, action)
         logits, value = networks.predict(params, hidden)
         reward, value = networks.to_value(reward), networks.to_value(value)
-        discount = jnp.full_like(reward, config.discount)
+        discount = jnp.full_like(reward, networks.turn_sign * config.discount)
         return mctx.RecurrentFnOutput(reward=reward, discount=discount, prior_logits=logits, value=value), hidden
 
     def act(params: Params, key: jax.Array, observation: Nest, state: Nest) -> tuple[Nest, Nest, Nest]:

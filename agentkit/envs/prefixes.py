@@ -26,6 +26,7 @@ _OWN = {
 }
 SIMULATORS = {
     "atari": "Breakout",
+    "both_sides": "agentkit:tic_tac_toe",
     "brax": "ant",
     "bsuite": "catch/0",
     "dm_control": "cheetah/run",
@@ -46,7 +47,7 @@ SIMULATORS = {
 }
 """Prefixes of simulators, each with the name of one of its environments."""
 _ROOMS = {**dict.fromkeys(("brax", "gymnax", "jumanji", "navix", "playground", "jaxmarl", "pgx"), "jax.")}
-_ROOMS |= dict.fromkeys(("openspiel", "pettingzoo", "team"), "multi_agent.")
+_ROOMS |= dict.fromkeys(("both_sides", "openspiel", "pettingzoo", "team"), "multi_agent.")
 GYMNASIUM_PREFIXES = ("gymnasium", "gymnasium_vector", "atari", "metaworld", "minigrid", "robotics")
 """Prefixes of environments that gymnasium makes, and that draw with ``render_mode="rgb_array"``."""
 

@@ -22,8 +22,8 @@ class StepCheck:
     """Checks each time step of an environment, or of a batch of them; about 2 us where nothing is wrong.
 
     A value that is NaN or infinite is told as `on_nan` says: "stop" raises, "warn" warns once of each leaf. What has
-    another structure, shape or dtype than its spec, a choice out of its range, or a discount beyond [0, 1], is always
-    an error.
+    another structure, shape or dtype than its spec, a choice out of its range, or a discount beyond [0, 1] (or [-1, 1],
+    where its spec says so, as of games that are played from both sides), is always an error.
 
     Args:
         spec: the environment's.
@@ -44,6 +44,8 @@ class StepCheck:
         self._scalars = num_envs is None and all(
             specs.is_spec(s) and s.shape == () and s.dtype.kind == "f" for s in (spec.rewards, spec.discounts)
         )
+        changes_sides = any(np.any(getattr(leaf, "minimum", 0.0) < 0) for leaf in tree.flatten(spec.discounts))
+        self._least_discount = -1.0 if changes_sides else 0.0
         self._most = float(np.finfo(spec.rewards.dtype).max) if self._scalars else 0.0  # More is infinite when stored.
 
     def __call__(self, timestep: Any, action: Nest = None, step: int = 0) -> None:
@@ -73,7 +75,7 @@ class StepCheck:
             # As Python's float: numpy casts a bound of float64 to the float32 that it is compared with, to infinity.
             if type(reward) not in _NUMBERS or not -self._most <= float(reward) <= self._most:
                 self._look_at_reward(reward, step_type == FIRST, action, step)
-            if type(discount) not in _NUMBERS or not 0.0 <= discount <= 1.0:
+            if type(discount) not in _NUMBERS or not self._least_discount <= discount <= 1.0:
                 self._look_at_discount(discount, step_type == FIRST, step)
         elif not self._is_single or step_type != FIRST:
             self._look_at_reward(reward, False, action, step)
@@ -106,10 +108,11 @@ class StepCheck:
         _refuse_none(discount, "discount", step)
         what = f"At step {step:,} the environment's discount"
         for leaf in tree.flatten(specs.fit(discount, specs.to_arrays(self._spec.discounts), what, finite=False)):
-            if not ((leaf >= 0) & (leaf <= 1)).all():
+            if not ((leaf >= self._least_discount) & (leaf <= 1)).all():
+                least = "-1 (the other player is next)" if self._least_discount else "0 (the episode terminated)"
                 raise SpecError(
-                    f"At step {step:,} the environment's discount is {leaf}; expected 0 (the episode terminated) to "
-                    "1. Gamma is the agent's setting, and no environment's."
+                    f"At step {step:,} the environment's discount is {leaf}; expected {least} to 1. Gamma is the "
+                    "agent's setting, and no environment's."
                 )
 
     def _tell(self, what: str, value: Nest, action: Nest, step: int) -> None:
