@@ -156,6 +156,14 @@ def is_channels_first(shape: tuple[int, ...]) -> bool:
     return channels < min(height, width)
 
 
+def changes_sides(discounts: Nest) -> bool:
+    """Returns whether discounts may be -1 by their spec: what follows is worth to another player, and not to this one.
+
+    See `envs.multi_agent.both_sides.BothSides`.
+    """
+    return any(np.any(np.equal(getattr(leaf, "minimum", 0.0), -1.0)) for leaf in tree.flatten(discounts))
+
+
 def zeros(spec: Nest) -> Nest:
     """Returns a nest of zero arrays of `spec`'s shapes and dtypes."""
     return tree.map_structure(lambda s: np.zeros(s.shape, s.dtype), spec)

@@ -13,7 +13,7 @@ Differences from the papers:
   * Every row of a stored sequence is a root, and the model is unrolled from all of them (MuZero samples one).
   * Uniform replay, unless it is `prioritized`; old searches are not repeated (MuZero Reanalyse), so it holds few.
   * Positions behind a termination, which random actions lead to, are worth nothing, as MuZero's absorbing states, and
-    have no policy loss; behind a truncation nothing is known, and there is no loss.
+    have no policy loss; behind a truncation, or a sequence's last row, nothing is known, and there is no loss.
   * Defaults fit small problems: 16 simulations for an action, batches of 16 sequences.
 """
 
@@ -163,13 +163,8 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config, torso
         atoms=atoms,
         num_actions=num_actions,
         to_value=to_value,
-        turn_sign=-1.0 if _takes_turns(environment_spec) else 1.0,
+        turn_sign=-1.0 if specs.changes_sides(environment_spec.discounts) else 1.0,
     )
-
-
-def _takes_turns(environment_spec: specs.EnvironmentSpec) -> bool:
-    """Returns whether the agent plays both sides of a game: `envs.multi_agent.both_sides.BothSides`."""
-    return bool(np.min(getattr(environment_spec.discounts, "minimum", 0.0)) < 0)
 
 
 # `losses` has both, too, but loads rlax, which is slow: actors plan without it.

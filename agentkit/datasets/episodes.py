@@ -374,8 +374,13 @@ def fit_episodes(
 
     Raises:
         SpecError: the first that does not fit, by its number.
-        ConfigError: there is no episode.
+        ConfigError: there is no episode, or one agent plays both sides of a game in the environment.
     """
+    if specs.changes_sides(spec.discounts):
+        raise ConfigError(
+            "Episodes from data have discounts of 1, and 0 at a termination; in a game that one agent plays from both "
+            "sides (both_sides:) they are -1. Learn it by playing, without data."
+        )
     fitted = []
     for number, episode in enumerate(episodes):
         check_episode(episode, f"episode {number}")

@@ -44,8 +44,7 @@ class StepCheck:
         self._scalars = num_envs is None and all(
             specs.is_spec(s) and s.shape == () and s.dtype.kind == "f" for s in (spec.rewards, spec.discounts)
         )
-        changes_sides = any(np.any(getattr(leaf, "minimum", 0.0) < 0) for leaf in tree.flatten(spec.discounts))
-        self._least_discount = -1.0 if changes_sides else 0.0
+        self._least_discount = -1.0 if specs.changes_sides(spec.discounts) else 0.0
         self._most = float(np.finfo(spec.rewards.dtype).max) if self._scalars else 0.0  # More is infinite when stored.
 
     def __call__(self, timestep: Any, action: Nest = None, step: int = 0) -> None:

@@ -187,9 +187,11 @@ class EnvironmentContract(_Contract):
         _check_leaves(environment.reward_spec(), timestep.reward, "reward")
         _check_leaves(environment.discount_spec(), timestep.discount, "discount")
         assert all(np.isfinite(leaf).all() for leaf in tree.flatten(timestep.reward))
-        for spec, leaf in zip(tree.flatten(environment.discount_spec()), tree.flatten(timestep.discount), strict=True):
-            least = -1.0 if np.any(getattr(spec, "minimum", 0.0) < 0) else 0.0  # Of a game played from both sides.
-            assert (np.asarray(leaf) >= least).all() and (np.asarray(leaf) <= 1).all()
+        least = -1 if specs.changes_sides(environment.discount_spec()) else 0
+        assert all(
+            (np.asarray(leaf) >= least).all() and (np.asarray(leaf) <= 1).all()
+            for leaf in tree.flatten(timestep.discount)
+        )
 
 
 class BatchedEnvironmentContract(_Contract):

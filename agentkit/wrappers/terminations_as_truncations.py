@@ -8,6 +8,8 @@ import dm_env
 import numpy as np
 import tree
 
+from agentkit import specs
+from agentkit.errors import ConfigError
 from agentkit.types import Nest
 from agentkit.wrappers.base import ObservationWrapper
 
@@ -22,12 +24,23 @@ class TerminationsAsTruncations(ObservationWrapper):
 
     Args:
         environment: the environment.
+
+    Raises:
+        ConfigError: one agent plays both sides of a game there.
     """
 
     works_on_batches = True
     stateless = True
     training_only = True
     keeps_rewards = True
+
+    def __init__(self, environment: dm_env.Environment):
+        super().__init__(environment)
+        if specs.changes_sides(environment.discount_spec()):
+            raise ConfigError(
+                "terminations_as_truncations: in a game that one agent plays from both sides (both_sides:), what would "
+                "follow the end is the other player's. Leave the wrapper out."
+            )
 
     def _transform(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
         ended = np.equal(timestep.step_type, dm_env.StepType.LAST)

@@ -1,5 +1,7 @@
 """One agent that plays both sides of a game: what it sees and is paid, by hand and in JAX; values; search; refusals."""
 
+import dataclasses
+
 import dm_env
 import jax
 import jax.numpy as jnp
@@ -9,16 +11,21 @@ import pytest
 import agentkit
 from agentkit import envs, losses, specs
 from agentkit.actors.random_actor import sample_legal_action
-from agentkit.agents import ppo
+from agentkit.agents import dqn, ppo
 from agentkit.agents.gumbel_muzero import Config, make_networks, make_policy
 from agentkit.core import MultiAgentEnvironment
+from agentkit.datasets.episodes import fit_episodes
 from agentkit.envs.jax.both_sides import JaxBothSides
 from agentkit.envs.jax.dm_environment import DmEnvironment
+from agentkit.envs.jax.tic_tac_toe import TicTacToe
+from agentkit.envs.jax.turn_base import JaxTurnEnvironment
 from agentkit.envs.multi_agent.both_sides import BothSides
 from agentkit.envs.step_check import StepCheck
-from agentkit.errors import SpecError
+from agentkit.errors import ConfigError, SpecError
+from agentkit.experiment.evaluation.record_episodes import read_replay
 from agentkit.learning import Linear
 from agentkit.testing.environment import EnvironmentContract
+from agentkit.wrappers.terminations_as_truncations import TerminationsAsTruncations
 from tests.envs.test_team import Script
 from tests.envs.test_turns_in_jax import Relay
 from tests.experiment.perfect_player import losing_lines, play, player_of
@@ -83,6 +90,42 @@ def test_a_discount_below_zero_is_taken_where_the_spec_has_it():
     ordinary = StepCheck(spec._replace(discounts=specs.BoundedArray((), np.float32, 0.0, 1.0)))
     with pytest.raises(SpecError, match=r"discount is -1\.0; expected 0 \(the episode terminated\) to 1"):
         ordinary(dm_env.transition(np.float32(0), seen, np.float32(-1)))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Renamed(JaxTurnEnvironment):
+    """Tic-tac-toe of "white" and "black", whose time steps JAX has sorted by these names."""
+
+    game: TicTacToe
+
+    def observation_spec(self):
+        return dict(zip(("white", "black"), self.game.observation_spec().values(), strict=True))
+
+    def action_spec(self):
+        return dict(zip(("white", "black"), self.game.action_spec().values(), strict=True))
+
+    def turn(self, state):
+        return self.game.turn(state)
+
+    def _renamed(self, timestep):
+        names = {"white": "first", "black": "second"}
+        rest = ({new: field[old] for new, old in names.items()} for field in timestep[1:])
+        return jax.tree.map(lambda leaf: leaf, dm_env.TimeStep(timestep.step_type, *rest))
+
+    def reset(self, key):
+        state, timestep = self.game.reset(key)
+        return state, self._renamed(timestep)
+
+    def step(self, state, action, key):
+        state, timestep = self.game.step(state, {"first": action["white"], "second": action["black"]}, key)
+        return state, self._renamed(timestep)
+
+
+def test_players_are_known_by_their_names():
+    ours, plain = DmEnvironment(JaxBothSides(_Renamed(TicTacToe()))), DmEnvironment(JaxBothSides(TicTacToe()))
+    jax.tree.map(np.testing.assert_array_equal, ours.reset(), plain.reset())
+    for square in (0, 4, 1, 8, 2):
+        jax.tree.map(np.testing.assert_array_equal, ours.step(np.int32(square)), plain.step(np.int32(square)))
 
 
 def test_values_are_each_others_negatives():
@@ -151,6 +194,29 @@ def test_games_in_jax_of_other_players_are_refused():
         JaxBothSides(Relay())
     with pytest.raises(SpecError, match="games of two, and ComeAndGo has 4 agents"):
         envs.make("both_sides:agentkit:come_and_go")
+    with pytest.raises(SpecError, match="those of jax:two_step_game act together"):
+        envs.make("both_sides:jax:two_step_game")
+
+
+def test_what_takes_discounts_for_0_or_1_is_refused(tmp_path):
+    agent = dqn.make_agent(dqn.Config(batch_size=8, min_replay_size=16, hidden_sizes=(8,)))
+    quiet = {"evaluation_period": 0, "progress": False}
+    agentkit.run(agentkit.ExperimentConfig(agent, ON_THE_HOST, 60, run_directory=tmp_path, **quiet))
+    with pytest.raises(ConfigError, match=r"plays both sides of a game \(both_sides:\), whose discounts of -1"):
+        read_replay(tmp_path)
+    spec = specs.make_environment_spec(envs.make(ON_THE_HOST))
+    with pytest.raises(ConfigError, match=r"they are -1\. Learn it by playing"):
+        fit_episodes([], spec, None)
+    with pytest.raises(ConfigError, match="what would follow the end is the other player's"):
+        TerminationsAsTruncations(envs.make(ON_THE_HOST))
+
+
+def test_it_closes_its_game():
+    closed = []
+    game = _Pays()
+    game.close = lambda: closed.append(game)
+    BothSides(game).close()
+    assert closed == [game]
 
 
 def test_the_search_expects_the_best_reply():

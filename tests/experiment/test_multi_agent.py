@@ -415,7 +415,7 @@ LEARNER = dqn.make_agent(
 @pytest.mark.parametrize("policy_of", ["shared", "each"])
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_two_dqns_beat_a_random_player_at_tic_tac_toe_from_either_side(seed, policy_of, tmp_path):
-    agentkit.run(config(tmp_path / "run", LEARNER, policy_of, num_steps=20_000, seed=seed))
+    agentkit.run(config(tmp_path / "run", LEARNER, policy_of, num_steps=40_000, seed=seed))
     for side, other in (("first", "second"), ("second", "first")):
         found = agentkit.evaluate_multi_agent(tmp_path / "run", 200, opponents={other: "random"})
         assert found[f"wins/{side}"] > 0.8, found

@@ -102,6 +102,8 @@ def test_games_are_counted_as_on_the_host():
     found = self_play.count(both, jnp.array([True, True]), {"a": jnp.ones(2), "b": jnp.zeros(2)})
     assert found.games[0, 1].tolist() == [2, 0] and not found.games[1].any()
     resumed = self_play_of(agentkit.Pool(size=2), {"b": "two", "a": "one"})
+    drawn = [each.draw(now, jnp.array([True, True]), jax.random.PRNGKey(3)) for each in (self_play, resumed)]
+    assert_equal(*drawn)
     assert_equal(resumed.count(both, jnp.array([True, True]), {"a": jnp.ones(2), "b": jnp.zeros(2)}), found)
 
 

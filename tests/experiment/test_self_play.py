@@ -124,6 +124,19 @@ def test_pools_are_resumed_to_the_bit(policy_of, num_envs, tmp_path):
         assert len(pool) == 3 and any(earlier["games"] for earlier in pool.values()), policy_id
 
 
+def test_a_checkpoint_from_before_environments_had_numbers_is_taken_back():
+    with started(config(num_steps=101, opponents=POOL), False) as (training, _):
+        while training.work.num_steps < 101:
+            training.work.step()
+        self_play = training.work.self_play
+        state = self_play.save()
+        assert state["playing"]["0"] and not any(state.pop("left").values()), "choose another step"
+        self_play.restore({**state, "playing": state["playing"]["0"]}, mid_episode=True)
+        again = self_play.save()
+        del again["left"]
+        assert_equal(again, state)
+
+
 def test_share_says_how_many_episodes_have_such_opponents(tmp_path):
     agentkit.run(config(tmp_path / "none", num_steps=150, opponents=agentkit.Pool(period=20, share=0.0)))
     agentkit.run(config(tmp_path / "plain", num_steps=150))

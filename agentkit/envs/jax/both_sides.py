@@ -60,9 +60,9 @@ class JaxBothSides(JaxEnvironment):
         mover = self.environment.turn(state)
         return state, dm_env.TimeStep(
             timestep.step_type,
-            _of(timestep.reward, mover),
-            _of(timestep.discount, mover),
-            _of(timestep.observation, mover),
+            self._of(timestep.reward, mover),
+            self._of(timestep.discount, mover),
+            self._of(timestep.observation, mover),
         )
 
     def step(self, state: Any, action: Nest, key: Array) -> tuple[Any, dm_env.TimeStep]:
@@ -71,19 +71,19 @@ class JaxBothSides(JaxEnvironment):
         actions = dict.fromkeys(self.environment.action_spec(), action)
         state, timestep = self.environment.step(state, actions, key)
         follows = jnp.where(timestep.step_type == LAST, 1 - mover, self.environment.turn(state))
-        discount = _of(timestep.discount, mover)
+        discount = self._of(timestep.discount, mover)
         return state, dm_env.TimeStep(
             timestep.step_type,
-            _of(timestep.reward, mover),
+            self._of(timestep.reward, mover),
             jnp.where(follows == mover, discount, 0.0 - discount),
-            _of(timestep.observation, follows),
+            self._of(timestep.observation, follows),
         )
 
     def render(self, state: Any) -> np.ndarray:
         """Returns an image of a state, as the game draws it."""
         return self.environment.render(state)
 
-
-def _of(field: dict[AgentId, Nest], number: Array) -> Nest:
-    """Returns what one of the agents has."""
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves)[number], *field.values())
+    def _of(self, field: dict[AgentId, Nest], number: Array) -> Nest:
+        """Returns what one of the agents has; JAX may have sorted the field by their ids."""
+        in_turn = (field[agent_id] for agent_id in self.environment.observation_spec())
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves)[number], *in_turn)

@@ -29,8 +29,13 @@ def make(name: str, seed: int = 0, **settings: Any) -> dm_env.Environment:
     """
     made = make_multi_agent(name, seed, raw=True, **settings)
     in_jax = getattr(made, "jax_environment", None)
-    if not isinstance(in_jax, JaxTurnEnvironment):
+    if in_jax is None:
         return BothSides(made)
+    if not isinstance(in_jax, JaxTurnEnvironment):
+        raise SpecError(
+            f"both_sides: is for games whose players move one at a time, and those of {name} act together. For them "
+            "see team:, or say who plays whom: --policies shared (or each)."
+        )
     from agentkit.envs.jax.both_sides import JaxBothSides  # Loads JAX.
     from agentkit.envs.jax.dm_environment import DmEnvironment
 
@@ -73,6 +78,10 @@ class BothSides(dm_env.Environment):
         if name.startswith("_") or name in ("save", "restore", "resumable"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._environment, name)
+
+    def close(self) -> None:
+        """Closes the game."""
+        self._environment.close()
 
     def reset(self) -> dm_env.TimeStep:
         """Begins a game, and shows it to who begins."""

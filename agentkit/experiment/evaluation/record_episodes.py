@@ -25,7 +25,7 @@ from agentkit.experiment.policies.make_actor import make_actor, make_loop
 from agentkit.experiment.policies.restore_policy import restore_policy
 from agentkit.experiment.runs.config_json import read_config
 from agentkit.replay import InProcessReplay
-from agentkit.specs import is_batched, make_environment_spec
+from agentkit.specs import changes_sides, is_batched, make_environment_spec
 from agentkit.types import Nest, Step, Transition
 from agentkit.variables import VariableClient
 from agentkit.wrappers.reward_scale import find_scale
@@ -82,7 +82,8 @@ def read_replay(run_directory: str | pathlib.Path, **options: Any) -> EpisodeDat
 
     Raises:
         ConfigError: not a run folder, or a run whose replay is not in process, or holds neither transitions nor
-            sequences, or transitions with a discount of 0, which do not show where an episode terminated.
+            sequences, or transitions with a discount of 0, which do not show where an episode terminated, or a game
+            that was played from both sides.
         CheckpointError: it has no readable checkpoint.
     """
     experiment = read_config(run_directory, **options)
@@ -105,6 +106,11 @@ def read_replay(run_directory: str | pathlib.Path, **options: Any) -> EpisodeDat
         )
     with contextlib.closing(experiment.make_environment(experiment.seed)) as environment:
         spec = make_environment_spec(environment)
+    if changes_sides(spec.discounts):
+        raise ConfigError(
+            f"The run {run_directory} plays both sides of a game (both_sides:), whose discounts of -1 files of "
+            "episodes have no place for. Play the game with its policy instead."
+        )
     replay = InProcessReplay(experiment.agent.make_tables(spec))
     with replay:
         replay.restore(found.path / "replay")

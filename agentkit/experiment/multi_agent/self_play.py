@@ -198,10 +198,12 @@ class SelfPlay:
         left = {
             each.policy_id: read_pool(state["left"][each.policy_id], each.parts.update, each.policy_id)
             for each in self._trained
+            if "left" in state  # Older checkpoints are of one environment, in which nobody had left.
         }
+        of_each = state["playing"] if "left" in state else {"0": state["playing"]}
         for number, playing in enumerate(self._playing):
             playing.clear()
-            for agent_id, step in (state["playing"][str(number)] if mid_episode else {}).items():
+            for agent_id, step in (of_each[str(number)] if mid_episode else {}).items():
                 kept = self.pools.find(agent_id, int(step))
                 playing[agent_id] = kept or next(
                     each for each in left[self.pools.plays[agent_id]] if each.step == int(step)

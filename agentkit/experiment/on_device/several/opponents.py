@@ -117,11 +117,11 @@ class DevicePools:
             key: PRNG key ``uint32[2]``.
         """
         chances = self._chances(now)
-        agent_ids, num_envs = list(self._numbers), begins.shape[0]
+        agent_ids, num_envs = sorted(self._numbers), begins.shape[0]  # Whatever the order of the policies.
         share_key, learner_key, *own_keys = jax.random.split(key, 2 + len(agent_ids))
         is_played = (jax.random.uniform(share_key, (num_envs,)) < self._config.share) & (now.num_kept > 0)
         learner = jax.random.randint(learner_key, (num_envs,), 0, len(agent_ids))
-        policy_of_learner = jnp.asarray(list(self._numbers.values()))[learner]  # [N]
+        policy_of_learner = jnp.asarray([self._numbers[each] for each in agent_ids])[learner]  # [N]
         playing = {}
         for i, (agent_id, own_key) in enumerate(zip(agent_ids, own_keys, strict=True)):
             of_each = chances[policy_of_learner, self._numbers[agent_id]]  # [N, P]
