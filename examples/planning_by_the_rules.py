@@ -19,6 +19,7 @@ from agentkit import envs
 from agentkit.agents import gumbel_muzero
 from agentkit.envs.jax.connect_four import ConnectFour, ConnectFourState
 from agentkit.networks import mlp
+from agentkit.types import LAST
 
 GAME = ConnectFour()
 
@@ -45,7 +46,7 @@ def make_networks(spec, config):
         state = ConnectFourState(hidden[:84].reshape(6, 7, 2), player=jnp.int32(0))
         after, timestep = GAME.step(state, dict.fromkeys(("first", "second"), action), key=jnp.zeros(2, jnp.uint32))
         was_over, reward = hidden[84] > 0, timestep.reward["first"].astype(jnp.int32)
-        is_over = was_over | (timestep.step_type == jnp.int32(2))
+        is_over = was_over | (timestep.step_type == LAST)
         return sure[1 + jnp.where(was_over, 0, reward)], jnp.append(after.pieces[..., ::-1].reshape(84), is_over)
 
     learned = hk.without_apply_rng(hk.transform(heads))

@@ -48,8 +48,9 @@ class BothSides(dm_env.Environment):
 
     Each time step is one move. The agent sees what the player sees whose turn it is, and the reward is that of the
     player who has moved. The discount is -1 where the other player is next: what a position is worth to one is what it
-    costs the other, so that every agent's own rule for values is right for both (negamax), and one policy learns from
-    both sides. It is 0 once the game is over, as ever. Returns of episodes say little: who wins gets 1.
+    costs the other, so that an agent's targets of rewards and values are right for both (negamax), and one policy
+    learns from both sides; docs/several_agents.md names the agents whose targets have more in them. It is 0 once the
+    game is over, as ever. Returns of episodes say little: who wins gets 1.
 
     A policy that is learned so sees and does what each player does, and plays in the game itself: see
     `MultiAgentConfig` and `Frozen`.
