@@ -285,7 +285,7 @@ class ReverbReplay(Replay):
         check_power(description, float(np.max(priorities)))
         self.largest_priorities[table] = max(self.largest_priorities[table], float(np.max(priorities)))
         updates = dict(zip(np.asarray(keys).tolist(), np.asarray(priorities, np.float64).tolist(), strict=True))
-        self._call(lambda: self._client.mutate_priorities(table, updates), f"updating priorities of {table!r}")
+        self._ask(lambda: self._client.mutate_priorities(table, updates), f"updating priorities of {table!r}")
 
     # --- state -----------------------------------------------------------------------------------
 
@@ -307,7 +307,7 @@ class ReverbReplay(Replay):
         self._check_open()
         self.table(table)
         self.largest_priorities[table] = FIRST_PRIORITY
-        self._call(lambda: self._client.reset(table), f"resetting table {table!r}")
+        self._ask(lambda: self._client.reset(table), f"resetting table {table!r}")
 
     def save(self, directory: pathlib.Path) -> None:
         """Implements `Replay.save`. The server keeps its random state to itself; all its contents are saved.
@@ -396,6 +396,15 @@ class ReverbReplay(Replay):
             raise self._silent() or ReplayTimeoutError(
                 f"The Reverb server at {self.address} was not done with {what} within {seconds:g} s."
             ) from error
+
+    def _ask(self, function: Callable[[], object], what: str) -> None:
+        """Calls what only a lost connection makes fail: Reverb waits for a server that is away when a call begins."""
+        try:
+            self._call(function, what)
+        except ReplayClosedError:
+            raise
+        except RuntimeError as error:
+            raise ReplayClosedError(f"The Reverb server at {self.address} was lost while {what}: {error}") from error
 
     def _silent(self) -> ReplayClosedError | None:
         """Returns an error if the server does not answer."""

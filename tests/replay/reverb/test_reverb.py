@@ -1,7 +1,9 @@
 """ReverbReplay against the replay contract and the adder contract, and what only it does."""
 
+import concurrent.futures
 import gc
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -439,6 +441,16 @@ def stop_server(server):
     server.stdout.close()
 
 
+def in_flight_when_killed(server, call):
+    """Returns what a call raises whose server dies before it answers."""
+    os.kill(server.pid, signal.SIGSTOP)
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        error = pool.submit(call)
+        time.sleep(0.5)  # The request is on its way.
+        stop_server(server)
+        return error.exception(LONG)
+
+
 @pytest.mark.full  # two processes import TensorFlow
 def test_a_server_that_is_killed_and_comes_back(tmp_path):
     """Every call ends with ReplayClosedError within its timeout; then the same objects go on."""
@@ -446,11 +458,15 @@ def test_a_server_that_is_killed_and_comes_back(tmp_path):
     server = start_server(port, tmp_path)
     replay = ReverbReplay([pair_table()], address=f"localhost:{port}", default_timeout=LONG)
     writer, sampler = replay.writer(1, timeout=0.5), replay.sampler("pairs", 2, timeout=0.5)
+
+    def update_priorities():
+        replay.update_priorities("pairs", np.ones(1, np.uint64), np.ones(1))
+
     try:
         write_pairs(writer, "pairs", range(4))
         assert wait_until(sampler.ready)
         next(sampler)
-        stop_server(server)
+        assert isinstance(in_flight_when_killed(server, update_priorities), errors.ReplayClosedError)
         replay.default_timeout = 0.5
         calls = [
             lambda: write_pairs(writer, "pairs", [5]),
@@ -458,7 +474,7 @@ def test_a_server_that_is_killed_and_comes_back(tmp_path):
             lambda: replay.info("pairs"),
             lambda: replay.can_insert("pairs"),
             lambda: replay.reset("pairs"),
-            lambda: replay.update_priorities("pairs", np.ones(1, np.uint64), np.ones(1)),
+            update_priorities,
         ]
         for call in calls:
             with pytest.raises(errors.ReplayClosedError):
