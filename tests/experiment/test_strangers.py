@@ -23,6 +23,7 @@ from agentkit.agents import dqn
 from agentkit.cli import main
 from agentkit.datasets import read_episodes
 from agentkit.envs.catch import Catch
+from agentkit.envs.prefixes import GYMNASIUM_PREFIXES, OF_SEVERAL_AGENTS, SIMULATORS
 from agentkit.errors import AgentkitError, ConfigError, SpecError
 from agentkit.experiment import ExperimentConfig, evaluate, read_config, read_record, resume
 from agentkit.experiment.config import identity, recipes
@@ -137,8 +138,19 @@ def test_a_policy_file_imports_nothing_on_its_word(place, mark):
 )
 def test_gymnasium_imports_nothing_on_a_folders_word(name, mark):
     pytest.importorskip("gymnasium")
-    with pytest.raises(ConfigError, match="not imported on a folder's word"):
-        check_gymnasium_name(f"gymnasium:{name}", (), mark.run)
+    for prefix in GYMNASIUM_PREFIXES:
+        with pytest.raises(ConfigError, match="not imported on a folder's word"):
+            check_gymnasium_name(f"{prefix}:{name}", (), mark.run)
+
+
+# Of simulators that are not installed here the name is refused all the same, or is none of theirs.
+@pytest.mark.parametrize("prefix", sorted({*SIMULATORS, *OF_SEVERAL_AGENTS}))
+def test_no_prefix_imports_a_module_of_the_folder(prefix, mark):
+    for name in ("runs.x.evil:Env-v0", "runs.x.evil", "runs.x.evil/f", "runs/x/evil", "../../runs.x.evil"):
+        _write(mark.run, lambda record, name=name: record.update(environment=f"{prefix}:{name}"))
+        with pytest.raises(AgentkitError):
+            resume(mark.run)
+        assert mark.is_whole(), name
 
 
 @pytest.mark.parametrize(

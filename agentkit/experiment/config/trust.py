@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, final
 
+from agentkit.envs.prefixes import GYMNASIUM_PREFIXES
 from agentkit.errors import ConfigError
 
 # What runs are made of. Other parts of agentkit are not: `envs.make` can import, `checkpoint` can write.
@@ -92,17 +93,19 @@ def check_trusted(modules: Iterable[str], imports: Sequence[str], run: object) -
 
 
 def check_gymnasium_name(environment: str, imports: Sequence[str], run: object) -> None:
-    """Refuses a name ``gymnasium:MODULE:NAME``, with which gymnasium would import a module that nobody asked for.
+    """Refuses a name ``PREFIX:MODULE:NAME`` with which gymnasium would import a module that nobody asked for.
 
     Raises:
         UntrustedCodeError: it says what to name.
     """
     prefix, _, rest = environment.partition(":")
+    if prefix not in GYMNASIUM_PREFIXES:
+        return
     module, colon, _ = rest.rpartition(":")
-    if prefix == "gymnasium" and colon and module not in sys.modules:
+    if colon and module not in sys.modules:
         check_trusted([module], imports, run)
     name = rest.removeprefix(f"{module}:").rpartition("/")[2]
-    if prefix == "gymnasium" and name.startswith("GymV"):  # Its arguments name another environment, of any module.
+    if name.startswith("GymV"):  # Its arguments name another environment, of any module.
         check_trusted(["shimmy"], imports, run)
 
 
