@@ -109,12 +109,15 @@ class ReplaySample(NamedTuple, Generic[T]):
         data: a nest whose leaves are ``[B, ...]``.
         num_updates: updates made before the one on this batch, int32 ``[]``; ``()`` until the learner fills it in.
         num_steps: environment steps taken by then, int32 ``[]``; likewise.
+        steps_per_action: how many of these an action of the batch is, float32 ``[]``; ``()`` for one, as it is with a
+            single agent.
     """
 
     info: SampleInfo
     data: T
     num_updates: Array = ()
     num_steps: Array = ()
+    steps_per_action: Array = ()
 
 
 class DrawnBatch(NamedTuple, Generic[T]):

@@ -23,9 +23,9 @@ _QUICK_TO_COMPILE: tuple[dict[str, Any], ...] = (
 )
 
 Step = Callable[[Nest, ReplaySample[Nest], Any, Any], tuple[Nest, UpdateOutput, Mapping[str, Nest], Any]]
-"""``(state, batch, tally, num_steps) -> (state, output, variables, tally)``.
+"""``(state, batch, tally, (num_steps, steps_per_action)) -> (state, output, variables, tally)``.
 
-The tally is as in `finite.start_tally`, the steps are those of the environments, int32 ``[]``, or ``()``.
+The tally is as in `finite.start_tally`, the counts of steps are as in `types.ReplaySample`.
 """
 
 
@@ -81,10 +81,12 @@ class CompiledUpdate:
 
     def _compile_step(self, num_updates: int, mesh: Mesh | None) -> Step:
         def run(
-            state: Nest, batch: ReplaySample[Nest], tally: jax.Array, num_steps: Array
+            state: Nest, batch: ReplaySample[Nest], tally: jax.Array, counts: tuple[Array, Array]
         ) -> tuple[Nest, UpdateOutput, Mapping[str, Nest], jax.Array]:
             def update(state: Nest, batch: ReplaySample[Nest]) -> tuple[Nest, UpdateOutput]:
-                return counted_update(self.update, state, batch._replace(num_steps=num_steps))
+                num_steps, steps_per_action = counts
+                batch = batch._replace(num_steps=num_steps, steps_per_action=steps_per_action)
+                return counted_update(self.update, state, batch)
 
             with shared_among(mesh):
                 if num_updates == 1:
@@ -108,7 +110,7 @@ def counted_update(update: Update, state: Nest, batch: ReplaySample[Nest]) -> tu
     Args:
         update: the algorithm.
         state: its training state.
-        batch: with `num_updates` and `num_steps`.
+        batch: with its counts.
     """
     return update.update(tell_counts(state, steps=batch.num_steps, updates=batch.num_updates), batch)
 

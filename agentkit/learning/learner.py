@@ -44,6 +44,7 @@ class LearnerCallbacks:
         log: ``dict of floats -> None``.
         log_seconds: how often to log.
         count_steps: returns the environment steps so far, for schedules that go by them; None where nobody counts.
+        steps_per_action: returns how many of these an action that is learned from is; None for one.
     """
 
     publisher: Publisher | None = None
@@ -51,6 +52,7 @@ class LearnerCallbacks:
     log: Callable[[dict[str, float]], None] | None = None
     log_seconds: float = 5.0
     count_steps: Callable[[], int] | None = None
+    steps_per_action: Callable[[], float] | None = None
 
 
 MOST_AT_EDGE = 0.1
@@ -156,9 +158,12 @@ class Learner:
                 f"A batch of {np.shape(keys)[-1]} items cannot be divided among {self._mesh.size} devices. "
                 "Choose a batch size that is a multiple of the number of devices."
             )
-        count_steps = self._callbacks.count_steps
+        count_steps, steps_per_action = self._callbacks.count_steps, self._callbacks.steps_per_action
         num_steps = () if count_steps is None else np.int32(count_steps())
-        self._state, output, variables, self._tally = self._compiled(self._state, batch, self._tally, num_steps)
+        per_action = () if steps_per_action is None else np.float32(steps_per_action())
+        self._state, output, variables, self._tally = self._compiled(
+            self._state, batch, self._tally, (num_steps, per_action)
+        )
         self._version += self._num_updates
         self._publish(variables)
         if output.priorities is not None and self._callbacks.write_priorities is not None:

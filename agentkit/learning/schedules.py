@@ -177,11 +177,14 @@ def steps_before(batch: ReplaySample[Nest], mask: Array) -> Array:
 
     Args:
         batch: of steps that are learned from once.
-        mask: 1 for each row with an action, which is a step; an episode's final observation, and padding, are none.
+        mask: 1 for each row with an action; an episode's final observation, and padding, have none.
     """
     if isinstance(batch.num_steps, tuple):
         return ()
-    return jnp.maximum(batch.num_steps - jnp.sum(mask), 0.0)
+    steps = jnp.sum(mask)
+    if not isinstance(batch.steps_per_action, tuple):
+        steps = steps * batch.steps_per_action
+    return jnp.maximum(batch.num_steps - steps, 0.0)
 
 
 def _check(schedule: Linear | Cosine | Piecewise, values: tuple[float, ...], *durations: float) -> None:

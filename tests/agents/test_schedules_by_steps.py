@@ -13,7 +13,7 @@ from agentkit.adders import Hindsight
 from agentkit.agents import a2c, d4pg, dqn, impala, npg, ppo, reinforce, trpo
 from agentkit.agents.addons import with_her
 from agentkit.envs.reach_goal import BitFlip
-from agentkit.experiment import ExperimentConfig, run
+from agentkit.experiment import ExperimentConfig, MultiAgentConfig, run
 from agentkit.learning import Linear
 
 NUM_STEPS = 48
@@ -136,3 +136,32 @@ def test_a_schedule_stands_where_the_environments_do(
     for counts in seen.values():
         asked, taken = np.array(counts).T
         assert np.all(asked <= taken) and np.all(asked >= taken - batch) and taken[-1] >= NUM_STEPS - max(batch, 4)
+
+
+# By game, what a step is, and who plays by which policy: where the first batch began, at least and at most. Of the
+# shared policy two batches are there at once, after 13 steps of games of one step, or 11 of games of two.
+BEGINNINGS = {
+    ("agentkit:matrix_game", "environment", "shared"): (7, 7),
+    ("agentkit:matrix_game", "agents", "each"): (0, 0),
+    ("agentkit:tic_tac_toe", "environment", "each"): (0, 4),
+    ("jax:two_step_game", "environment", "shared"): (6, 6),
+    ("jax:tic_tac_toe", "environment", "each"): (0, 4),
+}
+
+
+@pytest.mark.one_case
+@pytest.mark.parametrize(("case", "expected"), BEGINNINGS.items(), ids=map("-".join, BEGINNINGS))
+def test_of_several_agents_a_schedule_stands_where_a_batch_began(
+    case: tuple[str, Any, str], expected: tuple[int, int], seen: dict[float, list[tuple[int, int]]]
+) -> None:
+    game, count_steps_by, policy_of = case
+    settings = ppo.Config(**ON_POLICY, num_epochs=1, num_minibatches=1, clip_epsilon=Linear(0.2, 0.0, 32))
+    run(
+        MultiAgentConfig(
+            ppo.make_agent(settings), game, 32, policy_of=policy_of, num_envs=2, count_steps_by=count_steps_by,
+            on_device=game.startswith("jax:"), evaluation_period=0, progress=False,
+        )
+    )  # fmt: skip
+    jax.effects_barrier()
+    first = min(asked for asked, _ in seen[0.2])
+    assert expected[0] <= first <= expected[1]

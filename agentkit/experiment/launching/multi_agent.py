@@ -60,8 +60,9 @@ def make_multi_agent_program(config: MultiAgentConfig, launch: LaunchConfig, tra
             "replay", replay_node, experiment, each.spec, listen=listen, policy_id=name
         )
         learners[name] = program.add_node(
-            "learner", learner_node, experiment, each.spec, replay, listen=listen, policy_id=name
-        )
+            "learner", learner_node, experiment, each.spec, replay,
+            listen=listen, policy_id=name, learned_share=each.learned_share,
+        )  # fmt: skip
     opponents, age = None, launch.max_parameter_age_seconds
     if config.opponents is not None:
         opponents = program.add_node("opponents", opponents_node, config, learners, listen=launch.listen)

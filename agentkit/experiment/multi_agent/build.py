@@ -250,6 +250,7 @@ def _start_learning(
         log=write,
         log_seconds=config.log_seconds,
         count_steps=lambda: loop.num_steps,
+        steps_per_action=lambda: loop.num_steps / max(loop.num_agent_steps * trained.learned_share, 1),
     )
     learner_key, _ = jax.random.split(key)
     learner = make_learner(trained.parts, dataset, learner_key, callbacks=callbacks, on_nan=config.on_nan)

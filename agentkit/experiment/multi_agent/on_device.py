@@ -228,7 +228,10 @@ def _make_rounds(
         policy = each.parts.pure_policy
         assert policy is not None, "check_trained has refused others"
         rows = _rows_of(config, environment, number, max(config.num_steps, already)) + longest * num_envs * number
-        parties.append(Party(policy_id, agent_ids, policy, each.parts.update, needed_experience(each.agent, rows)))
+        experience = needed_experience(each.agent, rows)
+        parties.append(
+            Party(policy_id, agent_ids, policy, each.parts.update, experience, learned_share=each.learned_share)
+        )
     steps_each = 1 if config.count_steps_by == "environment" else len(plays)
     return SeveralRounds(environment, parties, num_envs, steps_each, config.opponents)
 

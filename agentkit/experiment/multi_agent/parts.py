@@ -57,7 +57,7 @@ def make_policies(
         agent_ids = [agent_id for agent_id, other in plays.items() if other == policy_id]
         spec = agent_specs[agent_ids[0]]
         if isinstance(policy, Agent):
-            trained.append(make_trained(config, policy_id, policy, agent_ids, spec))
+            trained.append(make_trained(config, policy_id, policy, plays, spec))
             players[policy_id] = trained[-1].as_player()
         else:
             players[policy_id] = load_player(policy, spec)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, final
 
 import jax
@@ -75,6 +75,7 @@ class Trained:
         agent: for as many environments as there are of them, times those of the experiment.
         spec: of each of them.
         parts: of the agent.
+        learned_share: of all agents' actions, the share that it learns from, on average.
         store: where its learner publishes.
         client: of its actors.
     """
@@ -84,6 +85,7 @@ class Trained:
     agent: Agent[Any]
     spec: EnvironmentSpec
     parts: AgentParts
+    learned_share: float
     store: VariableStore = dataclasses.field(default_factory=VariableStore)
 
     def __post_init__(self) -> None:
@@ -132,9 +134,16 @@ def no_own_actor(who: str) -> ConfigError:
 
 
 def make_trained(
-    config: MultiAgentConfig, policy_id: str, agent: Agent[Any], agent_ids: Sequence[AgentId], spec: EnvironmentSpec
+    config: MultiAgentConfig, policy_id: str, agent: Agent[Any], plays: Mapping[AgentId, str], spec: EnvironmentSpec
 ) -> Trained:
     """Makes the parts of a policy that learns.
+
+    Args:
+        config: what is run.
+        policy_id: its name.
+        agent: that learns it.
+        plays: the policy id of each agent id.
+        spec: of each agent that plays by it.
 
     Raises:
         SpecError: the agent cannot take what these agents see and do.
@@ -142,6 +151,7 @@ def make_trained(
     """
     if agent.make_actor is not None:
         raise no_own_actor(f"policies[{policy_id!r}]")
+    agent_ids = [agent_id for agent_id, other in plays.items() if other == policy_id]
     agent = agent.with_num_envs(len(agent_ids) * (config.num_envs or 1))
     one = _OfOne(agent, config.num_steps * (1 if config.count_steps_by == "agents" else len(agent_ids)))
     try:
@@ -149,4 +159,7 @@ def make_trained(
         check_memory(one, spec)
     except ConfigError as error:
         raise type(error)(f"policies[{policy_id!r}]: {error}") from error
-    return Trained(policy_id, agent_ids, agent, spec, parts)
+    share = len(agent_ids) / len(plays)
+    if config.opponents is not None:
+        share *= config.opponents.learning_share(len(plays))
+    return Trained(policy_id, agent_ids, agent, spec, parts, share)

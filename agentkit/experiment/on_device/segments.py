@@ -47,9 +47,17 @@ class SegmentLearning:
         times: segments of each environment in a round.
     """
 
-    def __init__(self, update: Update, experience: Segments, num_envs: int):
-        """Computes nothing yet; `num_envs` and the batch size of `experience` must divide each other."""
+    def __init__(self, update: Update, experience: Segments, num_envs: int, steps_per_action: float | None = None):
+        """Computes nothing yet; `num_envs` and the batch size of `experience` must divide each other.
+
+        Args:
+            update: the algorithm.
+            experience: says what it learns from.
+            num_envs: N.
+            steps_per_action: see `types.ReplaySample`; None for one.
+        """
         self._update, self._batch_size = update, experience.batch_plan.batch_size
+        self._steps_per_action = () if steps_per_action is None else jnp.float32(steps_per_action)
         self.length, self.times = experience.segment_length, segments_of_round(experience, num_envs)
         self._num_updates = max(num_envs // self._batch_size, 1)
 
@@ -65,7 +73,9 @@ class SegmentLearning:
 
         def update(carry: tuple[Nest, Array], segments: Step) -> tuple[tuple[Nest, Array], Mapping[str, Array]]:
             training, tally = carry
-            batch = as_sample(split_rows(segments))._replace(num_updates=tally[0], num_steps=num_steps)
+            batch = as_sample(split_rows(segments))._replace(
+                num_updates=tally[0], num_steps=num_steps, steps_per_action=self._steps_per_action
+            )
             training, output = counted_update(self._update, training, batch)
             return (training, add_to_tally(tally, output.metrics, 1)), output.metrics
 

@@ -42,3 +42,7 @@ class Pool(metaclass=SaysWhatWasMeant):
         check_ranges(self)
         if self.choose not in get_args(Choose):
             raise unknown_name("choose", str(self.choose), get_args(Choose))
+
+    def learning_share(self, num_agents: int) -> float:
+        """Returns the share of episodes in which one of so many agents learns, and plays by no earlier parameters."""
+        return 1.0 - self.share + self.share / num_agents

@@ -51,6 +51,7 @@ def learner_node(
     context: NodeContext, experiment: ExperimentConfig, spec: EnvironmentSpec | None,
     replay: Mapping[str, Any] | Sequence[Mapping[str, Any]], *,
     listen: str = "lo", publish_seconds: float = PUBLISH_SECONDS, policy_id: str | None = None,
+    learned_share: float | None = None,
 ) -> None:  # fmt: skip
     """Learns until it is told to stop; its endpoint says where the parameters are.
 
@@ -62,6 +63,7 @@ def learner_node(
         listen: the network device for nodes on other hosts, see `transports.make_publisher`.
         publish_seconds: between two publications, at least; 0 publishes every update.
         policy_id: of several agents, whose policy it learns; its checkpoints are in a folder of their own.
+        learned_share: of several agents' actions, the share that it learns from, on average.
     """
     label = "learner"
     if policy_id is None:
@@ -89,6 +91,7 @@ def learner_node(
                 log=lambda row: hooks.log_learner(logger, {**_counted(context), **row}),
                 log_seconds=experiment.log_seconds,
                 count_steps=lambda: _counted(context)["steps"],
+                steps_per_action=None if learned_share is None else lambda: _steps_per_action(context, learned_share),
             ),
             devices=devices,
             on_nan=experiment.on_nan,
@@ -116,6 +119,12 @@ def _counted(context: NodeContext) -> dict[str, int]:
     """Returns the steps of all actors, and their agents' actions where there are several."""
     totals = context.totals()
     return {"steps": 0} | {name: totals[name] for name in ("steps", "agent_steps") if name in totals}
+
+
+def _steps_per_action(context: NodeContext, learned_share: float) -> float:
+    """Returns how many steps an action is that is learned from, on average so far; see `types.ReplaySample`."""
+    counted = _counted(context)
+    return counted["steps"] / max(counted.get("agent_steps", 0) * learned_share, 1)
 
 
 def _key(experiment: ExperimentConfig) -> Any:

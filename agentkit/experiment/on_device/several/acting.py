@@ -42,6 +42,7 @@ class Party(NamedTuple):
         update: the algorithm; None of a policy that learns nothing.
         experience: that it learns from, of A N environments; likewise.
         params: of a policy that learns nothing.
+        learned_share: of all agents' actions, the share that it learns from, on average.
     """
 
     policy_id: str
@@ -50,6 +51,7 @@ class Party(NamedTuple):
     update: Update | None = None
     experience: Segments | Transitions | Sequences | None = None
     params: Params = ()
+    learned_share: float = 0.0
 
 
 class Turn(NamedTuple):

@@ -83,12 +83,14 @@ class SeveralRounds:
         else:
             self._play = Together(environment, parties, num_envs, steps_each, self._self_play)
         self._agent_ids = {party.policy_id: party.agent_ids for party in parties}
+        num_agents = sum(len(party.agent_ids) for party in parties)
         self._on_segments: dict[str, SegmentLearning] = {}
         self._on_replay: dict[str, ReplayLearning] = {}
         for party in parties:
             name, number = party.policy_id, num_envs * len(party.agent_ids)
             if isinstance(party.experience, Segments):
-                self._on_segments[name] = SegmentLearning(self._updates[name], party.experience, number)
+                per_action = self._play.most_steps / (num_agents * party.learned_share)
+                self._on_segments[name] = SegmentLearning(self._updates[name], party.experience, number, per_action)
             elif party.experience is not None:
                 self._on_replay[name] = ReplayLearning(self._updates[name], party.experience, number)
         self._length = max((each.times * each.length for each in self._on_segments.values()), default=STEPS)
