@@ -58,7 +58,7 @@ def test_a_server_that_is_away_costs_one_timeout_and_then_nothing():
     for _ in range(10):
         with pytest.raises(ConnectionError):
             source.get(["policy"])
-    assert time.monotonic() - begun < 0.5
+    assert time.monotonic() - begun < 5  # Ten timeouts would be ten seconds.
     with contextlib.closing(ServedPublisher("run", address)) as publisher:
         publisher.publish(3, {"policy": np.zeros(2)})
         deadline, found = time.monotonic() + LONG, None
