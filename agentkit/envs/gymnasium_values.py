@@ -117,7 +117,7 @@ def take_step(found: Any) -> tuple[Any, float, bool, bool, Mapping[str, Any]]:
         SpecError: it returned something else.
     """
     if not isinstance(found, tuple | list) or len(found) != 5:
-        raise SpecError(_not_five(f"{len(found)} values" if isinstance(found, tuple | list) else specs.brief(found)))
+        raise SpecError(_not_five(count_values(found)))
     observation, reward, terminated, truncated, info = found
     if type(reward) is not float:
         reward = _number(reward, "reward")
@@ -128,6 +128,11 @@ def take_step(found: Any) -> tuple[Any, float, bool, bool, Mapping[str, Any]]:
     if type(info) is not dict and not isinstance(info, Mapping | None):
         raise SpecError(f"info: expected a dictionary, found {specs.brief(info)}.")
     return observation, reward, terminated, truncated, info or {}
+
+
+def count_values(found: Any) -> str:
+    """Returns in words how many values were returned, or what else was."""
+    return f"{len(found)} values" if isinstance(found, tuple | list) else specs.brief(found)
 
 
 def _not_five(found: str) -> str:
@@ -153,15 +158,21 @@ def _flag(value: Any, name: str) -> bool:
     return bool(np.asarray(value).item())
 
 
+def find_refused_argument(error: Exception) -> str | None:
+    """Returns which argument, "seed" or "options", a reset does not take; None for other errors."""
+    argument = re.search(r"reset\(\) got an unexpected keyword argument '(seed|options)'", str(error))
+    return None if argument is None else argument[1]
+
+
 def explain(error: Exception) -> SpecError | None:
     """Returns in one line why gymnasium could not call an environment, or take what it returned; None for other errors.
 
     Gymnasium's own wrappers, such as a time limit, are inside of the adapter and meet an environment before it does.
     """
-    argument = re.search(r"reset\(\) got an unexpected keyword argument '(seed|options)'", str(error))
+    argument = find_refused_argument(error)
     if argument is not None:
         return SpecError(
-            f"reset() takes no {argument[1]!r}; expected def reset(self, *, seed=None, options=None), which begins "
+            f"reset() takes no {argument!r}; expected def reset(self, *, seed=None, options=None), which begins "
             "with super().reset(seed=seed)."
         )
     count = re.fullmatch(r"(?:not enough|too many) values to unpack \(expected (2|5)(?:, got (\d+))?\)", str(error))

@@ -18,12 +18,6 @@ from agentkit.wrappers.base import Around
 LONG_EPISODE = 100_000
 """Steps of an episode after which it is said what it costs to keep its actions."""
 
-_TOO_LONG = (
-    f"An episode has gone on for {LONG_EPISODE:,} steps. To repeat it after a kill, each of its actions is kept (about "
-    "150 bytes a step of memory), written into each checkpoint, and taken again by a resume. End episodes sooner: "
-    "max_episode_steps, or the wrapper step_limit (--wrapper 'step_limit(max_steps=1000)')."
-)
-
 
 @final
 class ResumableEnvironment(Around, dm_env.Environment):
@@ -82,8 +76,9 @@ class ResumableEnvironment(Around, dm_env.Environment):
         if self._timestep is None or self._timestep.last():
             return self.reset()
         self._actions.append(self._copy_action(action))
-        if len(self._actions) == LONG_EPISODE:
-            warnings.warn(_TOO_LONG, stacklevel=2)
+        warn_of_length(
+            len(self._actions), "max_episode_steps, or the wrapper step_limit (--wrapper 'step_limit(max_steps=1000)')"
+        )
         self._timestep = timestep = self._environment.step(action)
         return timestep
 
@@ -172,6 +167,22 @@ class ResumableEnvironment(Around, dm_env.Environment):
     def close(self) -> None:
         """Frees the resources of the environment inside."""
         self._environment.close()
+
+
+def warn_of_length(num_steps: int, remedy: str) -> None:
+    """Warns once, at step `LONG_EPISODE` of an episode whose actions are kept.
+
+    Args:
+        num_steps: of the episode so far.
+        remedy: what ends such episodes sooner.
+    """
+    if num_steps == LONG_EPISODE:
+        warnings.warn(
+            f"An episode has gone on for {LONG_EPISODE:,} steps. To repeat it after a kill, each of its actions is "
+            "kept (about 150 bytes of memory), written into each checkpoint, and taken again by a resume. End episodes "
+            f"sooner: {remedy}.",
+            stacklevel=3,
+        )
 
 
 _BLOCK = 128

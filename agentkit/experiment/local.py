@@ -94,11 +94,9 @@ def run(
         CheckpointError: the last checkpoint could not be written; of an earlier one that is a `CheckpointWarning`.
         Exception: what a callback has raised, after a checkpoint.
     """
-    if isinstance(experiment, MultiAgentConfig):
-        if profile is not None:
-            raise ConfigError("Runs of several agents take no profile yet. Leave that out.")
-        return _run(with_callbacks(experiment, callbacks), resume, None)
-    if not isinstance(experiment, ExperimentConfig):
+    if isinstance(experiment, MultiAgentConfig) and profile is not None:
+        raise ConfigError("Runs of several agents take no profile yet. Leave that out.")
+    if not isinstance(experiment, ExperimentConfig | MultiAgentConfig):
         raise ConfigError(
             f"Expected an ExperimentConfig, found a {type(experiment).__name__}. See also agentkit.train."
         )

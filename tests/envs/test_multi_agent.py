@@ -314,6 +314,19 @@ def test_an_environment_that_is_not_deterministic_is_told_when_it_is_restored():
         ResumableMultiAgentEnvironment(Drifting()).restore(environment.save())
 
 
+def test_an_episode_that_goes_on_and_on_is_warned_of_once(monkeypatch):
+    """Each of its actions is kept."""
+    monkeypatch.setattr("agentkit.envs.resumable.LONG_EPISODE", 5)
+    environment = ResumableMultiAgentEnvironment(MatrixGame("climbing", rounds=20))
+    environment.reset()
+    with pytest.warns(
+        UserWarning, match="An episode has gone on for .* each of its actions is kept .* max_cycles"
+    ) as told:
+        for _ in range(12):
+            environment.step(dict.fromkeys(environment.agent_specs(), np.int32(0)))
+    assert len(told) == 1
+
+
 def test_what_cannot_be_reseeded_cannot_be_resumable():
     class Fixed(TicTacToe):
         reseed = None

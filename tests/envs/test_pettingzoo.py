@@ -127,9 +127,9 @@ def test_agents_that_leave_join_and_end_at_once_in_parallel():
         Parallel(
             (["a"], {"a": 1}, {}),
             # "b" joins with a reward, 3 joins and ends at once; "a" is cut off.
-            (["b"], {"a": 2, "b": 3, 3: 4}, {"a": 1.5, "b": 0.5, 3: 9}, {3: True}, {"a": True}, {}),
+            (["b"], {"a": 2, "b": 3, 3: 4}, {"a": 1.5, "b": 0.5, 3: 9}, {"a": False, 3: True}, {"a": True}, {}),
             # Some environments tell for ever that "a" has ended.
-            (["b"], {"b": 5}, {"b": 2.0, "a": 0}, {"b": False}, {"a": True}, {}),
+            (["b"], {"b": 5}, {"b": 2.0, "a": None}, {"b": False}, {"a": True, "b": False}, {}),
             ([], {}, {"b": 1.0}, {"b": True}, {"b": True}, {}),
         )
     )
@@ -142,10 +142,9 @@ def test_agents_that_leave_join_and_end_at_once_in_parallel():
 
 
 def test_an_agent_that_vanishes_is_refused():
-    environment = ParallelEnvironment(
-        Parallel((["a", "b"], {"a": 1, "b": 1}, {}), (["a"], {"a": 1}, {"a": 0}, {}, {}, {}))
-    )
-    with pytest.raises(SpecError, match="agent 'b' has left `agents` without a termination or a truncation"):
+    none, ends = {"a": 0, "b": 0}, {"a": False, "b": False}
+    environment = ParallelEnvironment(Parallel((["a", "b"], none, {}), (["a"], {"a": 1}, none, ends, ends, {})))
+    with pytest.raises(SpecError, match="agent 'b': left `agents` without a termination or a truncation"):
         given(environment)
 
 
@@ -154,15 +153,16 @@ def test_masks_in_infos_become_part_of_the_observation():
     environment = ParallelEnvironment(
         Parallel(
             (["a"], {"a": 1}, masks[0]),
-            (["a"], {"a": 2}, {"a": 0}, {}, {}, masks[1]),
-            ([], {"a": 3}, {"a": 0}, {"a": True}, {}, {}),
+            (["a"], {"a": 2}, {"a": 0}, {"a": False}, {"a": False}, masks[1]),
+            ([], {"a": 3}, {"a": 0}, {"a": True}, {"a": False}, {}),
         )
     )
     found = [each["a"][3] for each in given(environment)]
     assert [(o["observation"].item(), o[ACTION_MASK].tolist()) for o in found] == [
         (1, [1, 0, 1]), (2, [1, 1, 0]), (3, [1, 1, 1])
     ]  # fmt: skip
-    without = ParallelEnvironment(Parallel((["a"], {"a": 1}, masks[0]), (["a"], {"a": 2}, {"a": 0}, {}, {}, {})))
+    zero, on = {"a": 0}, {"a": False}
+    without = ParallelEnvironment(Parallel((["a"], zero, masks[0]), (["a"], zero, zero, on, on, {})))
     with pytest.raises(SpecError, match="agent 'a': infos/action_mask: expected int8"):
         given(without)
 

@@ -1,5 +1,6 @@
 """What a user reads of a mistake in a loss: the own line and the cause; of a bug of agentkit's, all of it."""
 
+import pathlib
 import traceback
 
 import jax.numpy as jnp
@@ -7,7 +8,7 @@ import pytest
 
 from agentkit.agents import dqn
 from agentkit.errors import SpecError
-from agentkit.experiment import ExperimentConfig, run
+from agentkit.experiment import ExperimentConfig, MultiAgentConfig, run
 from agentkit.experiment.checks import user_tracebacks
 
 SMALL = dqn.Config(hidden_sizes=(8,), min_replay_size=16, batch_size=8)
@@ -44,6 +45,22 @@ def test_only_the_users_frames_are_left(monkeypatch):
     assert len(text.splitlines()) < 25
     monkeypatch.setenv("AGENTKIT_DEBUG", "1")
     assert any(file.endswith("agent_fits.py") for file in files(of_loss(wrong_shapes)))
+
+
+@pytest.mark.parametrize("make_config, settings", [(ExperimentConfig, {}), (MultiAgentConfig, {"policy_of": "shared"})])
+def test_only_the_users_frames_of_an_environment_are_left(make_config, settings):
+    """Of one agent's environment, and of one of several agents."""
+
+    def failing(seed):
+        return {}["its own"]
+
+    with pytest.raises(KeyError, match="its own") as caught:
+        run(make_config(dqn.make_agent(SMALL), failing, 40, evaluation_period=0, **settings))
+    assert [pathlib.Path(file).name for file in files(caught.value)] == [
+        "test_mistakes.py",
+        "local.py",
+        "test_mistakes.py",
+    ]
 
 
 @pytest.mark.parametrize(

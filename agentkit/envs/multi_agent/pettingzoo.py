@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import difflib
 import functools
 import importlib
 import pkgutil
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple, final
 
 import dm_env
@@ -19,6 +20,14 @@ from agentkit.core import MultiAgentEnvironment
 from agentkit.envs.gymnasium import make_writer, space_to_spec
 from agentkit.envs.gymnasium_values import make_reader
 from agentkit.envs.multi_agent.base import BetweenTurns, check_who_acts, one_reward_spec
+from agentkit.envs.multi_agent.pettingzoo_values import (
+    Parts,
+    explain,
+    take_by_agent,
+    take_last,
+    take_parallel_reset,
+    take_parallel_step,
+)
 from agentkit.errors import ConfigError, MissingExtraError, SpecError, missing_extra, unknown_name
 from agentkit.specs import ACTION_MASK, EnvironmentSpec
 from agentkit.types import AgentId, Nest
@@ -122,7 +131,8 @@ class PettingZooEnvironment(MultiAgentEnvironment):
 
     ``terminated`` becomes LAST with discount 0, ``truncated`` alone LAST with discount 1. Where ``infos`` have an
     ``action_mask`` at a reset and observations have none, observations become ``{"observation": ...,
-    "action_mask": int8 [A]}``. Ids that are no text become text.
+    "action_mask": int8 [A]}``. Ids that are no text become text. What is returned and was not promised is refused (see
+    `agentkit.envs.multi_agent.pettingzoo_values`).
 
     Args:
         environment: a ``pettingzoo.ParallelEnv`` or ``AECEnv``, with ``possible_agents``.
@@ -140,9 +150,10 @@ class PettingZooEnvironment(MultiAgentEnvironment):
                 "self.possible_agents in __init__."
             )
         self._environment = environment
+        self._num_steps = 0  # Of this episode.
         self.reseed(seed)
         infos = self._reset()
-        self._has_info_masks = any(ACTION_MASK in (info or {}) for info in infos.values())
+        self._has_info_masks = any(isinstance(info, Mapping) and ACTION_MASK in info for info in infos.values())
         self._agents = {str(own_id): self._describe(own_id) for own_id in own_ids}
         self._ids = {agent.own_id: agent_id for agent_id, agent in self._agents.items()}
         self._to_act: tuple[AgentId, ...] = ()
@@ -179,29 +190,26 @@ class PettingZooEnvironment(MultiAgentEnvironment):
         agent = self._agents[agent_id]
         if observation is None and not acts:
             return None
-        try:
-            seen = agent.read(observation)
-            if not (self._has_info_masks and ACTION_MASK in agent.spec.observations) or ACTION_MASK in seen:
-                return seen
-            spec, found = agent.spec.observations[ACTION_MASK], (info or {}).get(ACTION_MASK)
-            if found is None and not acts:
-                found = np.ones(spec.shape, np.int8)
-            return {"observation": seen, ACTION_MASK: specs.fit_array(found, spec, f"infos/{ACTION_MASK}")}
-        except SpecError as error:
-            raise SpecError(f"{self._environment}, agent {agent_id!r}: {error}") from error
+        seen = agent.read(observation)
+        if not (self._has_info_masks and ACTION_MASK in agent.spec.observations) or ACTION_MASK in seen:
+            return seen
+        spec, found = agent.spec.observations[ACTION_MASK], info.get(ACTION_MASK)
+        if found is None and not acts:
+            found = np.ones(spec.shape, np.int8)
+        return {"observation": seen, ACTION_MASK: specs.fit_array(found, spec, f"infos/{ACTION_MASK}")}
 
     def _make_last(
-        self, agent_id: AgentId, reward: Any, terminated: Any, observation: Any, info: Any
+        self, agent_id: AgentId, reward: float, terminated: bool, observation: Any, info: Any
     ) -> dm_env.TimeStep:
         """Returns the time step of an agent that has ended."""
         self._in_play.discard(agent_id)
-        self._between[agent_id].add(float(reward), 0.0 if terminated else 1.0)
+        self._between[agent_id].add(reward, 0.0 if terminated else 1.0)
         seen = self._read(agent_id, observation, info, acts=False)
         return dm_env.TimeStep(_LAST, *self._between[agent_id].take(), seen)
 
-    def _make_turn(self, agent_id: AgentId, reward: Any, observation: Any, info: Any) -> dm_env.TimeStep:
+    def _make_turn(self, agent_id: AgentId, reward: float, observation: Any, info: Any) -> dm_env.TimeStep:
         """Returns the time step of an agent that is to act."""
-        self._between[agent_id].add(float(reward))
+        self._between[agent_id].add(reward)
         seen = self._read(agent_id, observation, info, acts=True)
         if agent_id in self._in_play:
             return dm_env.TimeStep(_MID, *self._between[agent_id].take(), seen)
@@ -210,8 +218,28 @@ class PettingZooEnvironment(MultiAgentEnvironment):
 
     def _begin(self) -> None:
         """Forgets the episode before."""
+        self._num_steps = 0
         self._in_play.clear()
         self._between = {agent_id: BetweenTurns() for agent_id in self._agents}
+
+    @contextlib.contextmanager
+    def _telling(self, agent_id: AgentId | None = None) -> Iterator[None]:
+        """Puts environment, step and agent in front of an error, unless it is one of the environment's own."""
+        try:
+            yield
+        except (SpecError, TypeError, LookupError, AttributeError) as error:
+            told = error if isinstance(error, SpecError) else explain(error, self._environment)
+            if told is None:
+                raise
+            whose = "" if agent_id is None else f", agent {agent_id!r}"
+            raise SpecError(f"{self._environment}, step {self._num_steps:,} of an episode{whose}: {told}") from error
+
+    def _present(self) -> Collection[Any]:
+        """Returns PettingZoo's own ids of those that are there."""
+        agents: Collection[Any] | None = getattr(self._environment, "agents", None)
+        if agents is None:
+            raise SpecError(f"{self._environment}: expected `agents`, found none. Set self.agents in reset().")
+        return agents
 
     def _known(self, own_id: Any) -> AgentId:
         """Returns the id of one of PettingZoo's."""
@@ -270,47 +298,46 @@ class ParallelEnvironment(PettingZooEnvironment):
     """Gives a ``pettingzoo.ParallelEnv`` agentkit's interface: all agents that are there act together."""
 
     def _reset(self) -> Mapping[Any, Any]:
-        self._observations, infos = self._environment.reset(seed=self._seed)
+        with self._telling():
+            self._first = take_parallel_reset(self._environment.reset(seed=self._seed))
         self._seed = None
-        return dict(infos)
+        return self._first.infos
 
     def reset(self) -> dict[AgentId, dm_env.TimeStep]:
         """Starts an episode."""
         self._gone: set[AgentId] = set()
-        infos = self._reset()
         self._begin()
-        return self._give(self._observations, {}, {}, {}, infos)
+        self._reset()
+        return self._give(self._first)
 
     def step(self, actions: Mapping[AgentId, Nest]) -> dict[AgentId, dm_env.TimeStep]:
         """Takes the actions of all agents that are there."""
         check_who_acts(actions, self._to_act)
         own = {self._agents[agent_id].own_id: self._agents[agent_id].write(actions[agent_id]) for agent_id in actions}
-        return self._give(*self._environment.step(own))
+        self._num_steps += 1
+        with self._telling():
+            parts = take_parallel_step(self._environment.step(own))
+        return self._give(parts)
 
-    def _give(
-        self,
-        observations: Mapping[Any, Any],
-        rewards: Mapping[Any, Any],
-        terminations: Mapping[Any, Any],
-        truncations: Mapping[Any, Any],
-        infos: Mapping[Any, Any],
-    ) -> dict[AgentId, dm_env.TimeStep]:
-        given, live = {}, {self._known(own_id) for own_id in self._environment.agents}
+    def _give(self, parts: Parts) -> dict[AgentId, dm_env.TimeStep]:
+        given, live = {}, {self._known(own_id) for own_id in self._present()}
         for agent_id, (own_id, *_) in self._agents.items():
-            seen, reward, info = observations.get(own_id), rewards.get(own_id, 0.0), infos.get(own_id)
-            terminated, truncated = terminations.get(own_id, False), truncations.get(own_id, False)
-            if terminated or truncated:
-                if agent_id not in self._gone:  # Some go on to tell that an agent has ended.
-                    given[agent_id] = self._make_last(agent_id, reward, terminated, seen, info)
-                self._gone.add(agent_id)
-            elif agent_id in live:
-                self._gone.discard(agent_id)
-                given[agent_id] = self._make_turn(agent_id, reward, seen, info)
-            elif agent_id in self._in_play:
-                raise SpecError(
-                    f"{self._environment}: agent {own_id!r} has left `agents` without a termination or a truncation. "
-                    "Give it one of them, with its last observation and reward, at the step at which it leaves."
-                )
+            if agent_id in self._gone and agent_id not in live:
+                continue  # Some go on to tell that an agent has ended.
+            with self._telling(agent_id):
+                seen, reward, terminated, truncated, info = parts.of(own_id, acted=agent_id in self._in_play)
+                if terminated or truncated:
+                    if agent_id not in self._gone:
+                        given[agent_id] = self._make_last(agent_id, reward, terminated, seen, info)
+                    self._gone.add(agent_id)
+                elif agent_id in live:
+                    self._gone.discard(agent_id)
+                    given[agent_id] = self._make_turn(agent_id, reward, seen, info)
+                elif agent_id in self._in_play:
+                    raise SpecError(
+                        "left `agents` without a termination or a truncation. Give it one of them, with its last "
+                        "observation and reward, at the step at which it leaves."
+                    )
         self._to_act = tuple(agent_id for agent_id, timestep in given.items() if not timestep.last())
         return given
 
@@ -324,35 +351,45 @@ class TurnsEnvironment(PettingZooEnvironment):
     """
 
     def _reset(self) -> Mapping[Any, Any]:
-        self._environment.reset(seed=self._seed)
+        with self._telling():
+            self._environment.reset(seed=self._seed)
+            infos = take_by_agent(getattr(self._environment, "infos", None), "infos")
         self._seed = None
-        return dict(self._environment.infos)
+        return infos
 
     def reset(self) -> dict[AgentId, dm_env.TimeStep]:
         """Starts an episode."""
-        self._reset()
         self._begin()
+        self._reset()
         return self._give()
 
     def step(self, actions: Mapping[AgentId, Nest]) -> dict[AgentId, dm_env.TimeStep]:
         """Takes the action of the agent whose turn it is."""
         check_who_acts(actions, self._to_act)
         (agent_id,) = self._to_act
-        self._environment.step(self._agents[agent_id].write(actions[agent_id]))
+        self._num_steps += 1
+        with self._telling(agent_id):
+            self._environment.step(self._agents[agent_id].write(actions[agent_id]))
         return self._give()
 
     def _give(self) -> dict[AgentId, dm_env.TimeStep]:
         given: dict[AgentId, dm_env.TimeStep] = {}
         self._to_act = ()
-        while self._environment.agents:
-            agent_id = self._known(self._environment.agent_selection)
-            observation, reward, terminated, truncated, info = self._environment.last()
-            if not (terminated or truncated):
-                self._to_act = (agent_id,)
-                given[agent_id] = self._make_turn(agent_id, reward, observation, info)
-                break
-            given[agent_id] = self._make_last(agent_id, reward, terminated, observation, info)
-            self._environment.step(None)
+        while self._present():
+            agent_id = self._known(getattr(self._environment, "agent_selection", None))
+            with self._telling(agent_id):
+                observation, reward, terminated, truncated, info = take_last(self._environment.last())
+                if not (terminated or truncated):
+                    self._to_act = (agent_id,)
+                    given[agent_id] = self._make_turn(agent_id, reward, observation, info)
+                    break
+                if agent_id in given:
+                    raise SpecError(
+                        "has ended, was stepped with None, and is in `agents` still. Begin step() with: if "
+                        "self.terminations[agent] or self.truncations[agent]: return self._was_dead_step(action)."
+                    )
+                given[agent_id] = self._make_last(agent_id, reward, terminated, observation, info)
+                self._environment.step(None)
         if not self._to_act and self._in_play:
             raise SpecError(
                 f"{self._environment}: the episode ended without a turn for {', '.join(sorted(self._in_play))} to hear "

@@ -12,7 +12,7 @@ import tree
 from agentkit import nests
 from agentkit.core import MultiAgentEnvironment
 from agentkit.envs.multi_agent.wrapper import MultiAgentWrapper
-from agentkit.envs.resumable import compare, elsewhere, episode_seed, fingerprint, unstack
+from agentkit.envs.resumable import compare, elsewhere, episode_seed, fingerprint, unstack, warn_of_length
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.specs import EnvironmentSpec
 from agentkit.types import AgentId, Nest
@@ -23,7 +23,8 @@ class ResumableMultiAgentEnvironment(MultiAgentWrapper):
     """Makes an environment of several agents whose episodes can be repeated also one that can be saved.
 
     It does what `envs.resumable.ResumableEnvironment` does for one agent: episode k begins with ``reseed`` of a seed
-    made of (`seed`, k), the actions of its steps are kept, and `restore` takes them again.
+    made of (`seed`, k), the actions of its steps are kept, and `restore` takes them again. An episode of `LONG_EPISODE`
+    steps is warned of, as there.
 
     Args:
         environment: with ``reseed(seed)``.
@@ -59,6 +60,7 @@ class ResumableMultiAgentEnvironment(MultiAgentWrapper):
     def step(self, actions: Mapping[AgentId, Nest]) -> dict[AgentId, dm_env.TimeStep]:
         """Takes the actions of the ids that are to act."""
         self._actions.append({agent_id: nests.copy_nest(action) for agent_id, action in actions.items()})
+        warn_of_length(len(self._actions), "a limit of the environment's own, such as PettingZoo's max_cycles")
         self._timesteps = self._environment.step(actions)
         return self._timesteps
 
