@@ -26,8 +26,8 @@ from agentkit.experiment.launching.nodes.replay import replay_node
 from agentkit.experiment.launching.program import LaunchConfig, allow_steps, make_roles
 from agentkit.experiment.multi_agent.config import MultiAgentConfig
 from agentkit.experiment.multi_agent.learner_folders import learner_folder
-from agentkit.experiment.multi_agent.parts import check_same_policies
-from agentkit.experiment.multi_agent.players import Trained
+from agentkit.experiment.multi_agent.parts import check_same_policies, keep_frozen
+from agentkit.experiment.multi_agent.players import Player, Trained
 from agentkit.experiment.runs.config_json import check_run_directory, read_record, write_config
 from agentkit.experiment.runs.resume_checks import ResumeError, check_code, check_command, check_same_as
 
@@ -103,7 +103,11 @@ def _seen_by_actors() -> Any:
 
 
 def prepare_multi_agent(
-    config: MultiAgentConfig, launch: LaunchConfig, resume: bool, trained: list[Trained]
+    config: MultiAgentConfig,
+    launch: LaunchConfig,
+    resume: bool,
+    trained: list[Trained],
+    players: Mapping[str, Player],
 ) -> Mapping[str, Any] | None:
     """Looks at the run folder before anything is started; returns the state to go on from, if any.
 
@@ -112,6 +116,7 @@ def prepare_multi_agent(
         launch: how.
         resume: whether to go on with the run in the folder.
         trained: the policies that learn.
+        players: of all policies, by id; frozen ones are kept in the run folder.
 
     Raises:
         ResumeError: the run is another experiment's, or one in one process, or a policy has no checkpoint.
@@ -127,6 +132,7 @@ def prepare_multi_agent(
         return None
     found = _find_saved(config, directory, trained) if resume else {}
     check_code(config, directory)
+    keep_frozen(config, players)
     write_config(config, directory, launch=dataclasses.asdict(launch))
     return max(found.values(), key=lambda each: each.step).state if found else None
 

@@ -37,6 +37,8 @@ SHARED, EACH = "shared", "each"
 class Frozen(metaclass=SaysWhatWasMeant):
     """Names the policy of another run, or of a file, which plays as it was judged there and learns nothing.
 
+    A run that begins keeps it in its own folder, and goes on against what it has kept.
+
     Attributes:
         run: the run folder, of one agent or of several; or a policy file (`LoadedPolicy.save`, ``export-policy``).
         policy: which of several; None for the only one.

@@ -26,7 +26,7 @@ from agentkit.experiment.multi_agent.config import (
     read_multi_agent_config,
     who_plays,
 )
-from agentkit.experiment.multi_agent.learner_folders import find_policies
+from agentkit.experiment.multi_agent.learner_folders import find_policies, frozen_file
 from agentkit.experiment.multi_agent.players import Player, no_own_actor, player_of
 from agentkit.experiment.policies.agent_parts import AgentParts, make_parts
 from agentkit.experiment.policies.loaded_policy import LoadedPolicy, Origin
@@ -137,8 +137,22 @@ def load_players(
     for agent_id, policy_id in plays.items():
         policy = policies[policy_id]
         if not isinstance(policy, Agent) and policy_id not in players:
-            players[policy_id] = load_player(policy, agent_specs[agent_id])
+            players[policy_id] = load_player(find_kept(run, policy_id, policy), agent_specs[agent_id])
     return players
+
+
+def find_kept(run: Any, policy_id: str, policy: Frozen | str) -> Frozen | str:
+    """Returns where to read a policy that learns nothing: the file that a run has kept, or what its config names.
+
+    Args:
+        run: the run folder; None for none.
+        policy_id: the policy's.
+        policy: as the config has it. Runs of earlier versions have kept no file.
+    """
+    if isinstance(policy, str) or run is None or not (pathlib.Path(run) / "config.json").is_file():
+        return policy  # A file in a folder without a run is of another one, that was there before.
+    kept = frozen_file(run, policy_id)
+    return Frozen(kept, imports=policy.imports) if kept.is_file() else policy
 
 
 def load_player(frozen: Frozen | str, spec: EnvironmentSpec, imports: Sequence[str] = ()) -> Player:
@@ -163,7 +177,7 @@ def load_player(frozen: Frozen | str, spec: EnvironmentSpec, imports: Sequence[s
     check_fits(spec, loaded.environment_spec.observations, loaded.environment_spec.actions)
     store = VariableStore()
     store.publish(0, {"policy": jax.device_put(loaded.arrays)})
-    return Player(loaded.environment_spec, CompiledPolicy(loaded.acting), store)
+    return Player(loaded.environment_spec, CompiledPolicy(loaded.acting), store, loaded)
 
 
 def _load_frozen(frozen: Frozen, imports: Sequence[str]) -> LoadedPolicy | None:
@@ -179,7 +193,8 @@ def _load_frozen(frozen: Frozen, imports: Sequence[str]) -> LoadedPolicy | None:
     wanted = _choose_policy(run, frozen.policy, policies)
     if isinstance(policy := policies[wanted], Agent):
         return _load_trained(config, run, wanted, checkpoint)
-    return None if isinstance(policy, str) else _load_frozen(policy, imports)
+    kept = find_kept(run, wanted, policy)
+    return None if isinstance(kept, str) else _load_frozen(kept, imports)
 
 
 def _choose_policy(run: Any, policy: str | None, known: Collection[str]) -> str:
