@@ -129,6 +129,15 @@ def test_a_program_has_inference_nodes_of_all_policies():
     assert "inference" not in make_multi_agent_program(plan, LaunchConfig(), trained).roles
 
 
+def test_learners_of_runs_with_neighbouring_seeds_have_seeds_of_their_own():
+    _, trained, _ = check_policies(config(None))
+    seeds = []
+    for seed in (0, 1, 2, 2**31 - 1):
+        program = make_multi_agent_program(config(None, seed=seed), LaunchConfig(), trained)
+        seeds += [program.nodes[f"learner-{number}"].args[0].seed for number in range(2)]
+    assert len(set(seeds)) == 8 and seeds[::2] == [0, 1, 2, 2**31 - 1], "the first has the run's own"
+
+
 @pytest.mark.full
 def test_a_program_goes_on_when_its_inference_node_is_killed(tmp_path):
     """Of two policies of two kinds, one of which two agents share, and chance."""

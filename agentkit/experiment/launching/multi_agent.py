@@ -14,6 +14,7 @@ from agentkit import checkpoint
 from agentkit.checkpoint import Checkpoint
 from agentkit.distributed import Program, RestartPolicy
 from agentkit.envs import given
+from agentkit.envs.resumable import episode_seed
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.config.experiment_config import ExperimentConfig
@@ -87,9 +88,11 @@ def make_multi_agent_program(config: MultiAgentConfig, launch: LaunchConfig, tra
 
 def _of_policy(config: MultiAgentConfig, trained: Trained, number: int) -> ExperimentConfig:
     """Returns what replay and learner of one policy are to do, as an experiment of one agent."""
+    # Not the next seeds, which are those of other runs: their learners would begin and draw alike.
+    seed = config.seed if number == 0 else episode_seed(config.seed, number)
     return ExperimentConfig(
         trained.agent, _seen_by_actors, config.num_steps, num_envs=len(trained.agent_ids) * (config.num_envs or 1),
-        seed=config.seed + number, run_directory=config.run_directory, replay=config.replay, progress=False,
+        seed=seed, run_directory=config.run_directory, replay=config.replay, progress=False,
         checkpoint_period=config.checkpoint_period, keep_checkpoints=config.keep_checkpoints, on_nan=config.on_nan,
         log_seconds=config.log_seconds, tensorboard=config.tensorboard, loggers=config.loggers,
         callbacks=config.callbacks, evaluation_period=config.evaluation_period,  # Which callbacks may ask for.
