@@ -7,7 +7,10 @@ import math
 from typing import Any, final
 
 from agentkit.callbacks.base import Callback, RunView, Stop, check_evaluates
-from agentkit.errors import ConfigError
+from agentkit.errors import ConfigError, unknown_name
+
+_RETURN_OF = "episode_return/"
+"""Of a record of several agents: before an agent's id, the name of its return."""
 
 
 @final
@@ -16,6 +19,7 @@ class StopAt(Callback):
     """Ends the run at an evaluation that is good enough; see `stop_at`."""
 
     return_above: float
+    return_of: str | None = None
 
     def __post_init__(self) -> None:
         """Refuses a bound that no return reaches or misses."""
@@ -28,15 +32,38 @@ class StopAt(Callback):
 
     def on_evaluation(self, run: RunView, record: dict[str, Any]) -> Stop | None:
         """Stops where the mean return is at least the bound."""
-        found = record["episode_return"]
+        found = _find_return(record, self.return_of)
         if found >= self.return_above:
             return Stop(f"evaluation return {found:.6g} reached {self.return_above:.6g}")
         return None
 
 
-def stop_at(return_above: float) -> StopAt:
-    """Ends the run at the first evaluation whose mean return is at least `return_above`."""
-    return StopAt(float(return_above))
+def stop_at(return_above: float, return_of: str | None = None) -> StopAt:
+    """Ends the run at the first evaluation whose mean return is at least `return_above`.
+
+    Args:
+        return_above: the bound.
+        return_of: of several agents, the one whose return counts; None for the sum of all, which says nothing where one
+            wins what another loses.
+    """
+    return StopAt(float(return_above), return_of)
+
+
+def _find_return(record: dict[str, Any], agent_id: str | None) -> float:
+    """Returns an evaluation's mean return, or that of one of its agents.
+
+    Raises:
+        ConfigError: there is one agent alone.
+        UnknownNameError: there is no such agent.
+    """
+    if agent_id is None:
+        return float(record["episode_return"])
+    agents = [name.removeprefix(_RETURN_OF) for name in record if name.startswith(_RETURN_OF)]
+    if not agents:
+        raise ConfigError(f"return_of: {agent_id!r} is one of several agents, and this run has one. Leave it out.")
+    if agent_id not in agents:
+        raise unknown_name("agent in return_of", agent_id, agents)
+    return float(record[_RETURN_OF + agent_id])
 
 
 @final
@@ -46,6 +73,7 @@ class StopWhenFlat(Callback):
 
     evaluations: int
     min_delta: float = 0.0
+    return_of: str | None = None
     best: float | None = dataclasses.field(default=None, init=False)
     without_progress: int = dataclasses.field(default=0, init=False)
     restored: bool = dataclasses.field(default=False, init=False, repr=False)
@@ -71,7 +99,7 @@ class StopWhenFlat(Callback):
 
     def on_evaluation(self, run: RunView, record: dict[str, Any]) -> Stop | None:
         """Counts evaluations without progress."""
-        found = float(record["episode_return"])
+        found = _find_return(record, self.return_of)
         found = -math.inf if math.isnan(found) else found  # Else nothing would be better than it.
         if self.best is None or found > self.best + self.min_delta:
             self.best, self.without_progress = found, 0
@@ -92,11 +120,12 @@ class StopWhenFlat(Callback):
         self.restored = True
 
 
-def stop_when_flat(evaluations: int = 10, min_delta: float = 0.0) -> StopWhenFlat:
+def stop_when_flat(evaluations: int = 10, min_delta: float = 0.0, return_of: str | None = None) -> StopWhenFlat:
     """Ends the run after so many evaluations in a row that beat the best return so far by no more than `min_delta`.
 
     Args:
         evaluations: at least 1. Where a launched program has several evaluators, each counts its own.
         min_delta: in units of return, at least 0.
+        return_of: see `stop_at`.
     """
-    return StopWhenFlat(evaluations, float(min_delta))
+    return StopWhenFlat(evaluations, float(min_delta), return_of)

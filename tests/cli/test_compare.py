@@ -103,6 +103,21 @@ def write_evaluations(folder, rows):
             logger.write(row)
 
 
+def test_runs_of_several_agents_are_compared_by_the_returns_of_one(tmp_path, capsys):
+    """Their sum is 0 in each: one wins what the other loses."""
+    runs, picture = [], tmp_path / "c.png"
+    for agent, own in (("dqn", 0.5), ("ppo", -0.25)):
+        runs.append(str(folder := make_run(tmp_path / agent, agent=agent, environment="game", evaluation=())))
+        with CsvLogger(folder / "logs" / "evaluation.csv") as logger:
+            logger.write({"steps": 10, "episode_return": 0.0, "episode_return/a": own, "episode_return/b": -own})
+    code, out, _ = said_by(capsys, *runs, "-o", str(picture), "--return-of", "a")
+    assert code == 0 and "last tenth of the steps that were evaluated, of a." in out
+    found = {line.split()[0]: line.split()[-1] for line in out.splitlines() if line.startswith(("dqn ", "ppo "))}
+    assert (found["dqn"], found["ppo"]) == ("0.5", "-0.25")
+    code, _, err = said_by(capsys, *runs, "-o", str(picture), "--return-of", "c")
+    assert code == 2 and "holds no evaluation/episode_return/c" in err and "There are: " in err
+
+
 def test_a_stopped_run_says_of_which_step_and_how_many_episodes_its_score_is(tmp_path, capsys):
     runs = [make_run(tmp_path / name, evaluation=(), seed=seed) for seed, name in enumerate(("whole", "stopped"))]
     whole, stopped = [(300, 0, 1, 9.0), (2_800, 9, 2, 40.0), (3_000, 9, 4, 50.0)], [(300, 0, 1, 9.5)]

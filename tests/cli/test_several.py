@@ -10,6 +10,7 @@ import agentkit
 from agentkit.agents import dqn, ppo
 from agentkit.cli import main
 from agentkit.cli.looking import watch
+from agentkit.cli.looking.evaluate import opponents_of
 from agentkit.cli.training.several import new_several
 from agentkit.cli.words.parser import parse
 from agentkit.envs.multi_agent.tic_tac_toe import TicTacToe
@@ -169,6 +170,20 @@ def test_words_of_each_command_say_what_is_run(words, expected):
     plan = new_several(arguments, command)
     assert plan.num_steps == 2_000 and plan.policy_of == "shared"
     assert {name: getattr(plan, name) for name in expected} == expected
+
+
+def test_an_agent_that_is_made_for_data_is_warned_of():
+    words = ["--env", "agentkit:tic_tac_toe", "--policies", "shared", "--steps", "2k"]
+    with pytest.warns(UserWarning, match="bc is made to learn from data, and has only what its agents do themselves"):
+        new_several(parse(["train", "bc", *words]), "train")
+
+
+def test_opponents_are_named_in_three_ways():
+    found = opponents_of(parse(["evaluate", "run", "--opponent", "a=random", "--opponent", "b=old:x"]))
+    assert found == {"a": "random", "b": agentkit.Frozen("old", "x")}
+    for text in ("a=random:x", "a=random:", "a=", "a"):
+        with pytest.raises(ConfigError, match=f"--opponent: expected AGENT=RUN, .* found '{text}'"):
+            opponents_of(parse(["evaluate", "run", "--opponent", text]))
 
 
 def test_settings_of_an_own_environment_are_known_by_their_types():

@@ -220,6 +220,23 @@ def test_stopping_by_evaluations() -> None:
     assert [run(make_experiment(), callbacks=[flat]).steps for _ in range(2)] == [40, 40]  # It forgets the first run.
 
 
+def test_where_one_wins_what_another_loses_a_run_stops_by_the_return_of_one() -> None:
+    def answers(callback: Any, returns: list[float]) -> list[bool]:
+        records = [{"episode_return": 0.0, "episode_return/a": own, "episode_return/b": -own} for own in returns]
+        return [callback.on_evaluation(None, record) is not None for record in records]
+
+    rising = [-1.0, -0.5, 0.0, 1.0]
+    assert answers(stop_when_flat(3), rising) == [False, False, False, True]
+    assert answers(stop_when_flat(3, return_of="a"), rising) == [False] * 4
+    assert answers(stop_when_flat(3, return_of="b"), rising) == [False, False, False, True]
+    assert answers(stop_at(0.0, return_of="a"), rising) == [False, False, True, True]
+    for make in (stop_at, stop_when_flat):
+        with pytest.raises(UnknownNameError, match="agent in return_of 'c'"):
+            answers(make(1, return_of="c"), rising)
+        with pytest.raises(ConfigError, match="return_of: 'a' is one of several agents, and this run has one"):
+            make(1, return_of="a").on_evaluation(None, {"episode_return": 0.0})
+
+
 def test_a_folder_rebuilds_its_callbacks_or_says_why_not(tmp_path: pathlib.Path) -> None:
     directory = tmp_path / "run"
     run(make_experiment(directory, num_steps=20), callbacks=[curriculum(grow), Count(start=3), stop_at(1e9)])

@@ -120,13 +120,22 @@ def test_inference_nodes_are_refused_with_a_pool_before_there_is_a_folder(tmp_pa
 
 
 def test_a_program_has_inference_nodes_of_all_policies():
-    _, trained = check_policies(plan := config(None))
+    _, trained, _ = check_policies(plan := config(None))
     program = make_multi_agent_program(plan, LaunchConfig(num_actors=3, num_inference=2), trained)
     replays_and_learners = {f"{role}-{i}" for role in ("replay", "learner") for i in range(2)}
     assert program.nodes["actor-2"].dependencies() == {*replays_and_learners, "inference-0", "inference-1"}
     assert program.nodes["inference-1"].dependencies() == {"learner-0", "learner-1"}
     assert program.roles["actor"].stop_order < program.roles["inference"].stop_order
     assert "inference" not in make_multi_agent_program(plan, LaunchConfig(), trained).roles
+
+
+def test_learners_of_runs_with_neighbouring_seeds_have_seeds_of_their_own():
+    _, trained, _ = check_policies(config(None))
+    seeds = []
+    for seed in (0, 1, 2, 2**31 - 1):
+        program = make_multi_agent_program(config(None, seed=seed), LaunchConfig(), trained)
+        seeds += [program.nodes[f"learner-{number}"].args[0].seed for number in range(2)]
+    assert len(set(seeds)) == 8 and seeds[::2] == [0, 1, 2, 2**31 - 1], "the first has the run's own"
 
 
 @pytest.mark.full
@@ -191,7 +200,7 @@ def test_opponents_come_from_a_pool_that_outlives_the_program(tmp_path):
 
 def test_an_episode_that_is_asked_about_twice_is_drawn_and_counted_once():
     """A client asks anew over a new connection, and the node may have answered the first time."""
-    _, trained = check_policies(self_play(None, 100))
+    _, trained, _ = check_policies(self_play(None, 100))
     pools = Pools(agentkit.Pool("uniform", period=10, size=2, share=1.0), 0, trained)
     for step in (10, 20):
         pools.keep(step, {"shared": {"w": np.full(1, step)}})
@@ -224,7 +233,7 @@ def test_an_episode_that_is_asked_about_twice_is_drawn_and_counted_once():
 
 
 def test_who_has_left_the_pool_in_this_moment_is_drawn_anew_and_what_is_known_is_not_fetched_again(monkeypatch):
-    _, (trained,) = check_policies(self_play(None, 100))
+    _, (trained,), _ = check_policies(self_play(None, 100))
     update = trained.parts.update
     arrays = Earlier(20, update.variables(update.init(jax.random.PRNGKey(0)))["policy"]).arrays()
     asked, gone = [], {"playing": {"second": 10}, "kept": [10]}

@@ -27,12 +27,17 @@ def test_opponents_are_drawn_as_the_papers_say():
             earlier.add_game("a", score)
     np.testing.assert_allclose(chances(pool, "newest", "a"), [0, 0, 1])
     np.testing.assert_allclose(chances(pool, "uniform", "a"), [1 / 3, 1 / 3, 1 / 3])
-    # The newest game counts most: (0.99^2 + 0.99 / 2) / (0.99^2 + 0.99 + 1); without a game it is a half.
-    lost = 1 - (0.9801 + 0.495) / 2.9701
-    weights = np.array([0, lost**2, 0.25])
+    # The newest game counts most: of 0.99^2 + 0.99 + 1 games 0.99^2 + 0.99 / 2 are won; of one game more, a half.
+    lost = 1 - (0.9801 + 0.495 + 0.5) / 3.9701
+    weights = np.array([(0.5 / 3.9701) ** 2, lost**2, 0.25])
     np.testing.assert_allclose(chances(pool, "prioritized", "a"), weights / weights.sum())
     np.testing.assert_allclose(chances(pool, "prioritized", "b"), [1 / 3, 1 / 3, 1 / 3])
-    np.testing.assert_allclose(chances(pool[:1], "prioritized", "a"), [1]), "all are beaten each time"
+    np.testing.assert_allclose(chances(pool[:1], "prioritized", "a"), [1])  # All are beaten each time.
+    lucky, unknown = Earlier(10, None, {"a": 1.0}, {"a": 1.0}), Earlier(20, None)
+    np.testing.assert_allclose(chances([lucky, unknown], "prioritized", "a"), [0.2, 0.8])  # One win of one game.
+    for _ in range(5_000):
+        lucky.add_game("a", 1.0)
+    np.testing.assert_allclose(chances([lucky, unknown], "prioritized", "a")[0], 4 * (0.5 / 101) ** 2, rtol=1e-3)
     assert [score_of(2.0, 1.0), score_of(1.0, 1.0), score_of(-1.0, 1.0)] == [1.0, 0.5, 0.0]
 
 

@@ -46,10 +46,13 @@ def compare(arguments: argparse.Namespace) -> int:
     """
     from agentkit.cli.drawing.pictures import draw_comparison
 
-    runs, empty = read_all(arguments.runs, [EVALUATION])
-    groups, bases = score_groups(runs, arguments.score)
+    metric = EVALUATION if arguments.return_of is None else f"{EVALUATION}/{arguments.return_of}"
+    runs, empty = read_all(arguments.runs, [metric])
+    groups, bases = score_groups(runs, arguments.score, metric)
     environments = sorted({environment for scores in groups.values() for environment in scores})
     title, _ = SCORES[arguments.score]
+    if arguments.return_of is not None:
+        title += f", of {arguments.return_of}"
     normalised = arguments.normalize is not None
     if normalised:
         groups = normalise(groups, arguments.normalize)
@@ -84,22 +87,22 @@ def compare(arguments: argparse.Namespace) -> int:
     return _left_out(empty)
 
 
-def score_groups(runs: Sequence[RunCurves], score: str) -> tuple[Groups, Bases]:
-    """Returns the scores of runs, grouped by agent and settings, and of which evaluations each is."""
+def score_groups(runs: Sequence[RunCurves], score: str, metric: str = EVALUATION) -> tuple[Groups, Bases]:
+    """Returns the scores of runs by a metric, grouped by agent and settings, and of which evaluations each is."""
     _, points_of = SCORES[score]
     groups: Groups = {}
     bases: Bases = {}
     for label, group in group_runs(runs).items():
         for environment in dict.fromkeys(run.environment for run in group):
-            here = [(run, points_of(run.curves[EVALUATION])) for run in group if run.environment == environment]
-            scores = [run.curves[EVALUATION].returns[points].mean() for run, points in here]
+            here = [(run, points_of(run.curves[metric])) for run in group if run.environment == environment]
+            scores = [run.curves[metric].returns[points].mean() for run, points in here]
             groups.setdefault(label, {})[environment] = np.array(scores, float)
-            bases.setdefault(label, {})[environment] = [_basis(run, points) for run, points in here]
+            bases.setdefault(label, {})[environment] = [_basis(run, run.curves[metric], points) for run, points in here]
     return groups, bases
 
 
-def _basis(run: RunCurves, points: np.ndarray) -> Basis:
-    steps = run.curves[EVALUATION].steps[points].tolist()
+def _basis(run: RunCurves, curve: Curve, points: np.ndarray) -> Basis:
+    steps = curve.steps[points].tolist()
     rows = {} if run.extent is None else run.extent.evaluations
     episodes = [rows[step]["evaluation_episodes"] for step in steps if "evaluation_episodes" in rows.get(step, {})]
     return Basis(steps[0], steps[-1], sum(episodes) if len(episodes) == len(steps) else None)

@@ -71,8 +71,8 @@ def opponents_of(arguments: argparse.Namespace) -> dict[str, Any]:
     opponents: dict[str, Frozen | str] = {}
     for text in arguments.opponent or ():
         agent_id, _, run = text.partition("=")
-        run, _, policy = run.partition(":")
-        if not run:
+        run, colon, policy = run.partition(":")
+        if not run or (run == "random" and colon):
             raise ConfigError(f"--opponent: expected AGENT=RUN, AGENT=RUN:POLICY or AGENT=random, found {text!r}.")
         opponents[agent_id] = "random" if run == "random" else Frozen(run, policy or None)
     return opponents

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import warnings
 from typing import Any
 
 from agentkit.cli.screen import say
@@ -105,6 +106,12 @@ def new_several(arguments: argparse.Namespace, command: str) -> Any:
         settings = preset.settings_for(num_steps) | settings
         environment_settings = {**preset.environment_settings, **environment_settings}
         given["num_envs"] = given["num_envs"] or preset.num_envs
+    if registry.about(arguments.agent).data == "offline":
+        warnings.warn(
+            f"{arguments.agent} is made to learn from data, and has only what its agents do themselves here: several "
+            "agents take no data yet.",
+            stacklevel=2,
+        )
     agent = with_addons(registry.make(arguments.agent, settings, find_torso(arguments)), arguments.normalize or ())
     plan = experiment.MultiAgentConfig(
         agent,

@@ -115,6 +115,9 @@ def _add_pictures(commands: Commands[Parser]) -> None:
         help="of a run's evaluation returns: the mean of the last tenth, the best, or the mean of all; default: final",
     )
     compare.add_argument(
+        "--return-of", metavar="AGENT", help="of several agents, the one whose returns count; default: the sum of all"
+    )
+    compare.add_argument(
         "--normalize",
         action="append",
         metavar="minmax|ENV=LOW:HIGH",

@@ -14,6 +14,7 @@ from agentkit import checkpoint
 from agentkit.checkpoint import Checkpoint
 from agentkit.distributed import Program, RestartPolicy
 from agentkit.envs import given
+from agentkit.envs.resumable import episode_seed
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.config.experiment_config import ExperimentConfig
@@ -26,8 +27,8 @@ from agentkit.experiment.launching.nodes.replay import replay_node
 from agentkit.experiment.launching.program import LaunchConfig, allow_steps, make_roles
 from agentkit.experiment.multi_agent.config import MultiAgentConfig
 from agentkit.experiment.multi_agent.learner_folders import learner_folder
-from agentkit.experiment.multi_agent.parts import check_same_policies
-from agentkit.experiment.multi_agent.players import Trained
+from agentkit.experiment.multi_agent.parts import check_same_policies, keep_frozen
+from agentkit.experiment.multi_agent.players import Player, Trained
 from agentkit.experiment.runs.config_json import check_run_directory, read_record, write_config
 from agentkit.experiment.runs.resume_checks import ResumeError, check_code, check_command, check_same_as
 
@@ -88,9 +89,11 @@ def make_multi_agent_program(config: MultiAgentConfig, launch: LaunchConfig, tra
 
 def _of_policy(config: MultiAgentConfig, trained: Trained, number: int) -> ExperimentConfig:
     """Returns what replay and learner of one policy are to do, as an experiment of one agent."""
+    # Not the next seeds, which are those of other runs: their learners would begin and draw alike.
+    seed = config.seed if number == 0 else episode_seed(config.seed, number)
     return ExperimentConfig(
         trained.agent, _seen_by_actors, config.num_steps, num_envs=len(trained.agent_ids) * (config.num_envs or 1),
-        seed=config.seed + number, run_directory=config.run_directory, replay=config.replay, progress=False,
+        seed=seed, run_directory=config.run_directory, replay=config.replay, progress=False,
         checkpoint_period=config.checkpoint_period, keep_checkpoints=config.keep_checkpoints, on_nan=config.on_nan,
         log_seconds=config.log_seconds, tensorboard=config.tensorboard, loggers=config.loggers,
         callbacks=config.callbacks, evaluation_period=config.evaluation_period,  # Which callbacks may ask for.
@@ -104,7 +107,11 @@ def _seen_by_actors() -> Any:
 
 
 def prepare_multi_agent(
-    config: MultiAgentConfig, launch: LaunchConfig, resume: bool, trained: list[Trained]
+    config: MultiAgentConfig,
+    launch: LaunchConfig,
+    resume: bool,
+    trained: list[Trained],
+    players: Mapping[str, Player],
 ) -> Mapping[str, Any] | None:
     """Looks at the run folder before anything is started; returns the state to go on from, if any.
 
@@ -113,6 +120,7 @@ def prepare_multi_agent(
         launch: how.
         resume: whether to go on with the run in the folder.
         trained: the policies that learn.
+        players: of all policies, by id; frozen ones are kept in the run folder.
 
     Raises:
         ResumeError: the run is another experiment's, or one in one process, or a policy has no checkpoint.
@@ -128,6 +136,7 @@ def prepare_multi_agent(
         return None
     found = _find_saved(config, directory, trained) if resume else {}
     check_code(config, directory)
+    keep_frozen(config, players)
     write_config(config, directory, launch=dataclasses.asdict(launch))
     return max(found.values(), key=lambda each: each.step).state if found else None
 

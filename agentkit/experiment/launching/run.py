@@ -142,8 +142,8 @@ def _launch_several(
     check_for_processes(config)
     check_installed(config)
     with run_lock(config.run_directory):
-        _, trained = check_policies(config)
-        state = prepare_multi_agent(config, how, resume, trained)
+        _, trained, players = check_policies(config)
+        state = prepare_multi_agent(config, how, resume, trained, players)
         program = make_multi_agent_program(config, how, trained)
         return _supervise(config, how, program, state, NoPolicy(), on_status)
 

@@ -24,7 +24,7 @@ from agentkit.experiment.multi_agent import on_device
 from agentkit.experiment.multi_agent.batched_loop import BatchedMultiAgentLoop
 from agentkit.experiment.multi_agent.config import MultiAgentConfig, who_plays
 from agentkit.experiment.multi_agent.judging.evaluation import MultiAgentEvaluator
-from agentkit.experiment.multi_agent.parts import NoPolicy, check_resumed, log_learner, make_policies, tell
+from agentkit.experiment.multi_agent.parts import NoPolicy, check_resumed, keep_frozen, log_learner, make_policies, tell
 from agentkit.experiment.multi_agent.players import AnyPlayer, Player, Trained
 from agentkit.experiment.multi_agent.pools import check_pool
 from agentkit.experiment.multi_agent.self_play import Seat, SeatAdder, SelfPlay
@@ -67,6 +67,7 @@ def build(
     trained, players = make_policies(config, plays, agent_specs)
     self_play = SelfPlay(config.opponents, config.seed, trained, config.num_envs or 1) if config.opponents else None
     choose_dispatch([each.parts.state for each in trained])
+    keep_frozen(config, players)
     lacking = begin(config)
     resume_step = None if not resume else found.step if found is not None else 0
     logs = RunLogs(config, stack, resume_step)
@@ -143,8 +144,8 @@ def make_loop(
     return BatchedMultiAgentLoop(environments, actors, **given)
 
 
-def check_policies(config: MultiAgentConfig) -> tuple[dict[AgentId, str], list[Trained]]:
-    """Returns the policy id of each agent id, and the policies that learn, from a look at the environment.
+def check_policies(config: MultiAgentConfig) -> tuple[dict[AgentId, str], list[Trained], dict[str, Player]]:
+    """Returns the policy id of each agent id, and what `make_policies` does, from a look at the environment.
 
     Raises:
         SpecError: an agent cannot take what it would see and do.
@@ -156,13 +157,13 @@ def check_policies(config: MultiAgentConfig) -> tuple[dict[AgentId, str], list[T
         environment = watch.make(functools.partial(config.make_environment, config.seed))
         agent_specs = stack.enter_context(contextlib.closing(environment)).agent_specs()
     plays = who_plays(config, agent_specs)
-    trained, _ = make_policies(config, plays, agent_specs)
+    trained, players = make_policies(config, plays, agent_specs)
     if config.on_device:
         on_device.check_settings(config)
         on_device.check_trained(config, trained, on_device.find_environment(config))
     if config.opponents:
         check_pool(trained)
-    return plays, trained
+    return plays, trained, players
 
 
 def _open_replay(

@@ -37,15 +37,20 @@ SHARED, EACH = "shared", "each"
 class Frozen(metaclass=SaysWhatWasMeant):
     """Names the policy of another run, or of a file, which plays as it was judged there and learns nothing.
 
+    A run that begins keeps it in its own folder, and goes on against what it has kept.
+
     Attributes:
         run: the run folder, of one agent or of several; or a policy file (`LoadedPolicy.save`, ``export-policy``).
         policy: which of several; None for the only one.
         checkpoint: "newest", "best" (of a run of one agent), or a step that has one.
+        imports: packages outside of agentkit whose functions it may name, see `experiment.read_config`; no run folder
+            keeps them.
     """
 
     run: str | pathlib.Path
     policy: str | None = None
     checkpoint: WhichCheckpoint = "newest"
+    imports: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         """Refuses what is no checkpoint."""
@@ -354,7 +359,7 @@ def read_to_judge(
 def _rebuild_policy(record: Mapping[str, Any], run: object, imports: Sequence[str]) -> Agent[Any] | Frozen | str:
     if "frozen" in record:
         frozen = record["frozen"]
-        return RANDOM if frozen["run"] == RANDOM else Frozen(**frozen)
+        return RANDOM if frozen["run"] == RANDOM else Frozen(**frozen, imports=tuple(imports))
     checked = identity.check_rebuildable(record, run, imports, identity.AGENT_PARTS)
     rebuilt: Agent[Any] = identity.rebuild_agent(record, checked, run)
     return rebuilt

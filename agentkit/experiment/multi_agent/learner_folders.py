@@ -1,6 +1,7 @@
-"""The checkpoints of a launched run of several agents: each learner writes its own, in ``RUN/learners/POLICY``.
+"""Where a run of several agents keeps what a run of one has not.
 
-The pools of opponents, where there are any, are in ``RUN/opponents``.
+Each learner of a launched run writes its own checkpoints, in ``RUN/learners/POLICY``, and its pools of opponents, where
+there are any, are in ``RUN/opponents``. A policy of another run that plays in this one is in ``RUN/frozen-POLICY.npz``.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ def learner_folder(run: str | pathlib.Path, policy_id: str) -> pathlib.Path:
 def pools_folder(run: str | pathlib.Path) -> pathlib.Path:
     """Returns the folder in which the pools of opponents are kept."""
     return pathlib.Path(run) / "opponents"
+
+
+def frozen_file(run: str | pathlib.Path, policy_id: str) -> pathlib.Path:
+    """Returns the policy file of a `Frozen` policy as it was when the run began."""
+    return pathlib.Path(run) / f"frozen-{policy_id}.npz"
 
 
 def is_launched(run: str | pathlib.Path) -> bool:

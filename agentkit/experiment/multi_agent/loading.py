@@ -26,13 +26,13 @@ from agentkit.experiment.multi_agent.config import (
     read_multi_agent_config,
     who_plays,
 )
-from agentkit.experiment.multi_agent.learner_folders import find_policies
+from agentkit.experiment.multi_agent.learner_folders import find_policies, frozen_file
 from agentkit.experiment.multi_agent.players import Player, no_own_actor, player_of
 from agentkit.experiment.policies.agent_parts import AgentParts, make_parts
 from agentkit.experiment.policies.loaded_policy import LoadedPolicy, Origin
 from agentkit.experiment.policies.loading import is_policy_file, load_one_agent
 from agentkit.experiment.policies.policy_file import PolicyFile
-from agentkit.experiment.policies.restore_policy import check_fits, placeholders, restore_policy
+from agentkit.experiment.policies.restore_policy import check_fits, placeholders
 from agentkit.specs import EnvironmentSpec
 from agentkit.types import AgentId, Nest
 from agentkit.variables import VariableClient, VariableStore
@@ -65,7 +65,10 @@ class Saved(NamedTuple):
 
 
 def read_saved(
-    config: MultiAgentConfig, found: Checkpoint, agent_specs: Mapping[AgentId, EnvironmentSpec]
+    config: MultiAgentConfig,
+    found: Checkpoint,
+    agent_specs: Mapping[AgentId, EnvironmentSpec],
+    wanted: Collection[str] | None = None,
 ) -> dict[str, Saved]:
     """Returns the policies that a run of several agents has trained, by id.
 
@@ -73,6 +76,7 @@ def read_saved(
         config: the run's.
         found: a checkpoint of it.
         agent_specs: of its environment.
+        wanted: ids of policies, to read no others; None for all.
 
     Raises:
         ConfigError: a policy has a learner of its own.
@@ -81,7 +85,7 @@ def read_saved(
     plays = who_plays(config, agent_specs)
     saved = {}
     for policy_id, policy in policies_of(config, agent_specs).items():
-        if not isinstance(policy, Agent):
+        if not isinstance(policy, Agent) or (wanted is not None and policy_id not in wanted):
             continue
         if policy_id not in found.state["learner"]:
             raise CheckpointError(f"{found.path} has no policy {policy_id!r}; it is of another experiment.")
@@ -103,54 +107,94 @@ def specs_of(config: MultiAgentConfig) -> dict[AgentId, EnvironmentSpec]:
         return dict(environment.agent_specs())
 
 
-def load_players(config: MultiAgentConfig, run: Any, checkpoint: str | int = "newest") -> dict[str, Player]:
+def load_players(
+    config: MultiAgentConfig,
+    run: Any,
+    checkpoint: str | int = "newest",
+    agent_ids: Collection[AgentId] | None = None,
+) -> dict[str, Player]:
     """Returns the policies of a run of several agents, by id.
 
     Args:
         config: the run's.
         run: its folder.
         checkpoint: "newest", or a step.
+        agent_ids: of those who are to play by them; None for all. Policies of none of these are not looked for.
 
     Raises:
         ConfigError: there is no such checkpoint.
         CheckpointError: there is none that can be read, or it is of other policies.
     """
     found, agent_specs = find_policies(run, checkpoint), specs_of(config)
-    players = {policy_id: saved.as_player() for policy_id, saved in read_saved(config, found, agent_specs).items()}
-    for agent_id, policy_id in who_plays(config, agent_specs).items():
-        policy = policies_of(config, agent_specs)[policy_id]
+    plays = {
+        agent_id: policy_id
+        for agent_id, policy_id in who_plays(config, agent_specs).items()
+        if agent_ids is None or agent_id in agent_ids
+    }
+    saved = read_saved(config, found, agent_specs, set(plays.values()))
+    players = {policy_id: each.as_player() for policy_id, each in saved.items()}
+    policies = policies_of(config, agent_specs)
+    for agent_id, policy_id in plays.items():
+        policy = policies[policy_id]
         if not isinstance(policy, Agent) and policy_id not in players:
-            players[policy_id] = load_player(policy, agent_specs[agent_id])
+            players[policy_id] = load_player(find_kept(run, policy_id, policy), agent_specs[agent_id])
     return players
 
 
-def load_player(frozen: Frozen | str, spec: EnvironmentSpec) -> Player:
+def find_kept(run: Any, policy_id: str, policy: Frozen | str) -> Frozen | str:
+    """Returns where to read a policy that learns nothing: the file that a run has kept, or what its config names.
+
+    Args:
+        run: the run folder; None for none.
+        policy_id: the policy's.
+        policy: as the config has it. Runs of earlier versions have kept no file.
+    """
+    if isinstance(policy, str) or run is None or not (pathlib.Path(run) / "config.json").is_file():
+        return policy  # A file in a folder without a run is of another one, that was there before.
+    kept = frozen_file(run, policy_id)
+    return Frozen(kept, imports=policy.imports) if kept.is_file() else policy
+
+
+def load_player(frozen: Frozen | str, spec: EnvironmentSpec, imports: Sequence[str] = ()) -> Player:
     """Returns a policy that learns nothing here.
 
     Args:
         frozen: of another run, or of a policy file; or "random".
         spec: of the agents that are to play by it.
+        imports: see `experiment.read_config`; those of `frozen` count, too.
 
     Raises:
         ConfigError: there is no such run, checkpoint or policy.
         CheckpointError: it has no readable checkpoint.
         SpecError: it was trained for others than these.
+        UntrustedCodeError: it names code that is neither loaded nor in `imports`.
     """
-    if isinstance(frozen, str):
+    loaded = None if isinstance(frozen, str) else _load_frozen(frozen, (*frozen.imports, *imports))
+    if isinstance(frozen, str) or loaded is None:
         return Player(spec)
-    if is_policy_file(frozen.run):
-        player = _player_of_file(frozen)
-    elif is_of_several_agents(frozen.run):
-        players = load_players(read_multi_agent_config(frozen.run), frozen.run, frozen.checkpoint)
-        player = players[_choose_policy(frozen.run, frozen.policy, players)]
-    else:
+    if not isinstance(loaded.acting, Policy):
+        raise no_own_actor(f"The policy of {frozen.run}")
+    check_fits(spec, loaded.environment_spec.observations, loaded.environment_spec.actions)
+    store = VariableStore()
+    store.publish(0, {"policy": jax.device_put(loaded.arrays)})
+    return Player(loaded.environment_spec, CompiledPolicy(loaded.acting), store, loaded)
+
+
+def _load_frozen(frozen: Frozen, imports: Sequence[str]) -> LoadedPolicy | None:
+    """Returns the policy that is named, and none of those beside it; None for a run's policy that is chance."""
+    run, checkpoint = frozen.run, frozen.checkpoint
+    if is_policy_file(run) or not is_of_several_agents(run):
         if frozen.policy is not None:
-            raise ConfigError(f"{frozen.run} is a run of one agent; leave out policy={frozen.policy!r}.")
-        restored = restore_policy(frozen.run, frozen.checkpoint)
-        agent, spec_then = restored.experiment.agent, restored.environment_spec
-        player = player_of(agent, restored.networks, spec_then, restored.store, str(frozen.run))
-    check_fits(spec, player.spec.observations, player.spec.actions)
-    return player
+            what = "a policy file, which has one policy" if is_policy_file(run) else "a run of one agent"
+            raise ConfigError(f"{run} is {what}; leave out policy={frozen.policy!r}.")
+        return load_one_agent(run, checkpoint=checkpoint, imports=imports)
+    config = read_multi_agent_config(run, imports=imports)
+    policies = policies_of(config, specs_of(config))
+    wanted = _choose_policy(run, frozen.policy, policies)
+    if isinstance(policy := policies[wanted], Agent):
+        return _load_trained(config, run, wanted, checkpoint)
+    kept = find_kept(run, wanted, policy)
+    return None if isinstance(kept, str) else _load_frozen(kept, imports)
 
 
 def _choose_policy(run: Any, policy: str | None, known: Collection[str]) -> str:
@@ -160,16 +204,6 @@ def _choose_policy(run: Any, policy: str | None, known: Collection[str]) -> str:
     if wanted not in known:
         raise unknown_name(f"policy of {run}", wanted, known)
     return wanted
-
-
-def _player_of_file(frozen: Frozen) -> Player:
-    if frozen.policy is not None:
-        raise ConfigError(f"{frozen.run} is a policy file, which has one policy; leave out policy={frozen.policy!r}.")
-    loaded, store = load_one_agent(frozen.run, checkpoint=frozen.checkpoint), VariableStore()
-    if not isinstance(loaded.acting, Policy):
-        raise no_own_actor(f"The policy of {frozen.run}")
-    store.publish(0, {"policy": jax.device_put(loaded.arrays)})
-    return Player(loaded.environment_spec, CompiledPolicy(loaded.acting), store)
 
 
 @says_what_was_meant
@@ -237,9 +271,22 @@ def load_multi_agent(
         UnknownNameError: it has trained no such policy.
     """
     config = read_multi_agent_config(run, imports=imports, **changes)
-    found = find_policies(run, checkpoint)
-    saved = read_saved(config, found, specs_of(config))
-    agent_ids, agent, spec, parts, store = saved[_choose_policy(run, policy, saved)]
+    return _load_trained(config, run, policy, checkpoint, explore, seed)
+
+
+def _load_trained(
+    config: MultiAgentConfig,
+    run: Any,
+    policy: str | None,
+    checkpoint: str | int,
+    explore: bool = False,
+    seed: int = 0,
+) -> LoadedPolicy:
+    """Returns what `load_multi_agent` does, of a run whose experiment is at hand."""
+    found, agent_specs = find_policies(run, checkpoint), specs_of(config)
+    learned = [name for name, one in policies_of(config, agent_specs).items() if isinstance(one, Agent)]
+    wanted = _choose_policy(run, policy, learned)
+    agent_ids, agent, spec, parts, store = read_saved(config, found, agent_specs, [wanted])[wanted]
     made = make_multi_agent(config.environment, config.seed, raw=True, **config.environment_settings)
     with contextlib.closing(made) as environment:
         own_actions = environment.agent_specs()[agent_ids[0]].actions

@@ -18,7 +18,7 @@ from agentkit.experiment.checks.step_watch import StepWatch
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.multi_agent.config import MultiAgentConfig, who_plays
 from agentkit.experiment.multi_agent.judging.evaluation import MultiAgentEvaluator
-from agentkit.experiment.multi_agent.parts import NoPolicy, check_resumed, log_learner, make_policies, tell
+from agentkit.experiment.multi_agent.parts import NoPolicy, check_resumed, keep_frozen, log_learner, make_policies, tell
 from agentkit.experiment.multi_agent.players import Player, Trained
 from agentkit.experiment.multi_agent.pools import check_pool
 from agentkit.experiment.multi_agent.work import Learners
@@ -178,6 +178,7 @@ def build(
     loop = DeviceLoop(_make_rounds(config, environment, plays, trained, players, already))
     learner_key, acting_key = keys_of(config.seed)
     memory = check_memory(jax.eval_shape(loop.first_state, acting_key))
+    keep_frozen(config, players)
     lacking = begin(config)
     logs = RunLogs(config, stack, already if resume else None)
     for message in filter(None, (lacking, *tell(plays, "with the environments"), memory)):

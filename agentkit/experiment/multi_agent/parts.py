@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, final
 
@@ -10,8 +12,9 @@ from agentkit import checkpoint
 from agentkit.agents.common.agent import Agent
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment.config.identity import difference
-from agentkit.experiment.multi_agent.config import SHARED, MultiAgentConfig, policies_of
-from agentkit.experiment.multi_agent.loading import load_player
+from agentkit.experiment.multi_agent.config import SHARED, Frozen, MultiAgentConfig, policies_of
+from agentkit.experiment.multi_agent.learner_folders import frozen_file
+from agentkit.experiment.multi_agent.loading import find_kept, load_player
 from agentkit.experiment.multi_agent.players import Player, Trained, make_trained
 from agentkit.experiment.runs.logs import RunLogs, learner_row
 from agentkit.experiment.training.devices import describe_devices
@@ -60,8 +63,40 @@ def make_policies(
             trained.append(make_trained(config, policy_id, policy, plays, spec))
             players[policy_id] = trained[-1].as_player()
         else:
-            players[policy_id] = load_player(policy, spec)
+            players[policy_id] = load_player(find_kept(config.run_directory, policy_id, policy), spec)
     return trained, players
+
+
+def keep_frozen(config: MultiAgentConfig, players: Mapping[str, Player]) -> None:
+    """Writes the `Frozen` policies into the run folder, so that it is played against the same however it goes on.
+
+    The runs that they are of may learn more, lose checkpoints, move or be deleted. Call it before ``config.json`` is
+    written. Warns of a run that has begun without, such as one of an earlier version.
+
+    Args:
+        config: what is run.
+        players: of all policies, by id, as they were read for this run.
+
+    Raises:
+        ConfigError: no file can hold one of them.
+    """
+    run = config.run_directory
+    if run is None or not isinstance(config.policies, Mapping):
+        return
+    for policy_id, policy in config.policies.items():
+        loaded = players[policy_id].loaded
+        if not isinstance(policy, Frozen) or loaded is None or find_kept(run, policy_id, policy) is not policy:
+            continue
+        try:
+            loaded.save(frozen_file(run, policy_id))
+        except ConfigError as error:
+            raise ConfigError(f"policies[{policy_id!r}] cannot be kept in the run folder. {error}") from error
+        if (pathlib.Path(run) / "config.json").is_file():
+            warnings.warn(
+                f"policies[{policy_id!r}]: {run} had not kept this policy when it began. It goes on against what "
+                f"{policy.run} has now, which is kept from here on.",
+                stacklevel=2,
+            )
 
 
 def log_learner(

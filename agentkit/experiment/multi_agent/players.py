@@ -19,6 +19,7 @@ from agentkit.errors import ConfigError
 from agentkit.experiment.checks.agent_fits import check_fit, check_memory
 from agentkit.experiment.multi_agent.config import MultiAgentConfig
 from agentkit.experiment.policies.agent_parts import AgentParts, find_policy
+from agentkit.experiment.policies.loaded_policy import LoadedPolicy
 from agentkit.experiment.policies.own_actor import seed_of
 from agentkit.specs import EnvironmentSpec
 from agentkit.types import AgentId
@@ -37,11 +38,13 @@ class Player:
         spec: of an agent that plays by it.
         policy: None for chance.
         store: has the parameters; None for chance.
+        loaded: as it was read from a run or a file; None for chance, and for what learns here.
     """
 
     spec: EnvironmentSpec
     policy: CompiledPolicy | None = None
     store: VariableStore | None = None
+    loaded: LoadedPolicy | None = None
 
     def make_actor(self, key: jax.Array, num_envs: int | None = None) -> AnyPlayer:
         """Makes an actor that records nothing, for one environment or for N."""

@@ -40,8 +40,11 @@ class Earlier:
         self.won[policy_id] = DECAY * self.won.get(policy_id, 0.0) + score
 
     def win_rate(self, policy_id: str) -> float:
-        """Returns the share of its games that a policy won of late; a half before the first."""
-        return self.won[policy_id] / self.games[policy_id] if policy_id in self.games else 0.5
+        """Returns the share of its games that a policy won of late, with half a win in one game more.
+
+        That is a half before the first game, and below 1 after a lucky one: at 1 they would not be drawn again.
+        """
+        return (self.won.get(policy_id, 0.0) + 0.5) / (self.games.get(policy_id, 0.0) + 1.0)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Returns the parameters by path, for `read_params`."""
@@ -68,8 +71,6 @@ def chances(pool: Sequence[Earlier], choose: str, policy_id: str) -> np.ndarray:
     weights = np.ones(len(pool))
     if choose == "prioritized":
         weights = (1.0 - np.array([earlier.win_rate(policy_id) for earlier in pool])) ** 2
-        if weights.sum() <= 0.0:  # All are beaten each time.
-            weights = np.ones(len(pool))
     found: np.ndarray = weights / weights.sum()
     return found
 

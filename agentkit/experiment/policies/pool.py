@@ -25,7 +25,8 @@ class Pool(metaclass=SaysWhatWasMeant):
     Attributes:
         choose: by which: the "newest" that were kept; any of them ("uniform", as in fictitious self-play: Heinrich et
             al. 2015); or "prioritized", in proportion to (1 - w)^2, where w is the share of games that is won against
-            them (PFSP of AlphaStar: Vinyals et al. 2019, with its f_hard).
+            them (PFSP of AlphaStar: Vinyals et al. 2019, with its f_hard), counted with half a win in one game more:
+            else those against whom the first game is won would never be met again.
         period: environment steps after which parameters are kept again: at the start of an episode, or on the device
             between two rounds.
         size: the most that are kept of a policy; the oldest go first.

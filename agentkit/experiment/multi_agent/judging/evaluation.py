@@ -213,12 +213,17 @@ def _find_game(
 ) -> _Game:
     """Returns what a run folder says of a game, with the changes and opponents asked for."""
     config = read_to_judge(run, imports=imports, **changes)
-    players, agent_specs = load_players(config, run, checkpoint), specs_of(config)
-    by_agent = {agent_id: players[policy_id] for agent_id, policy_id in who_plays(config, agent_specs).items()}
-    for agent_id, opponent in opponents.items():
+    agent_specs = specs_of(config)
+    for agent_id in opponents:
         if agent_id not in agent_specs:
             raise unknown_name("agent", agent_id, agent_specs)
-        by_agent[agent_id] = load_player(opponent, agent_specs[agent_id])
+    players = load_players(config, run, checkpoint, agent_specs.keys() - opponents.keys())
+    by_agent = {
+        agent_id: load_player(opponents[agent_id], agent_specs[agent_id], imports)
+        if agent_id in opponents
+        else players[policy_id]
+        for agent_id, policy_id in who_plays(config, agent_specs).items()
+    }
     return _Game(config, by_agent, find_policies(run, checkpoint).step)
 
 

@@ -123,7 +123,7 @@ def play_tournament(
     for name, other in {RANDOM: RANDOM, **(others or {})}.items():
         if name in players:
             raise ConfigError(f"others: {name!r} is a player of the run. Call the other one something else.")
-        players[name] = {agent_id: load_player(other, agent_specs[agent_id]) for agent_id in places}
+        players[name] = {agent_id: load_player(other, agent_specs[agent_id], imports) for agent_id in places}
     return _play(config, players, places, num_episodes)
 
 

@@ -139,9 +139,8 @@ class DevicePools:
             return jnp.broadcast_to(newest, now.games.shape)
         if self._config.choose == "uniform":
             return is_kept
-        win_rate = jnp.where(now.games > 0, now.won / jnp.maximum(now.games, 1.0), 0.5)
-        weights = is_kept * (1.0 - win_rate) ** 2
-        return jnp.where(jnp.sum(weights, -1, keepdims=True) > 0, weights, is_kept)  # All may be beaten each time.
+        win_rate = (now.won + 0.5) / (now.games + 1.0)  # As `Earlier.win_rate` has it.
+        return is_kept * (1.0 - win_rate) ** 2
 
     def act(self, now: Opponents, places: Array, policy_id: str, policy: Policy, found: tuple, *given: Any) -> tuple:
         """Returns what agents do where they play by earlier parameters, and what was `found` elsewhere.
