@@ -10,7 +10,8 @@ One process, written out (`agentkit.experiment.local` is this loop with evaluati
     variables = VariableStore()                               # where parameters are published
     learner = make_learner(LearnerParts(spec, dataset))       # such as a learning.Learner of an update
     actor = make_actor(ActorParts(spec, adder, VariableClient(variables)))  # such as a PolicyActor
-    variables.publish(0, learner.variables())
+    num_updates = 0
+    variables.publish(num_updates, learner.variables())
 
     timestep = environment.reset()
     actor.observe_first(timestep)
@@ -22,8 +23,9 @@ One process, written out (`agentkit.experiment.local` is this loop with evaluati
             timestep = environment.reset()
             actor.observe_first(timestep)
         while dataset.ready():            # replay's rate limit says whose turn it is
-            learner.step()                # one call: K gradient steps
-            variables.publish(learner.num_updates_done, learner.variables())
+            learner.step()                # one call: K gradient steps, here one
+            num_updates += 1
+            variables.publish(num_updates, learner.variables())
         actor.update()                    # fetch the newest parameters
 
 In a launched program the same objects sit in different processes: actors run the loop above
@@ -136,6 +138,8 @@ class Adder(abc.ABC):
     An adder of a batch of N environments takes leaves ``[N, ...]``, `add_first` once and then `add` at every
     step; an environment whose step type is FIRST has just been reset, and its action means nothing. Where a batch says
     that it `begins_apart`, each environment has an adder of its own, which is not called while it waits (`types.WAIT`).
+
+    An agent's adder is `Saveable`, too, as all of `agentkit.adders` are: checkpoints hold its unfinished episode.
     """
 
     @abc.abstractmethod

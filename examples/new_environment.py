@@ -1,6 +1,6 @@
 """An environment of your own: a dm_env class, given to an experiment as a function ``seed -> environment``.
 
-Five methods are dm_env's. The sixth, `reseed`, is agentkit's and optional: with it episodes can be repeated,
+Four methods are dm_env's. The fifth, `reseed`, is agentkit's and optional: with it episodes can be repeated,
 so that evaluations are reproducible and a run resumes in mid-episode, bit for bit.
 
     python examples/new_environment.py --num_steps 3000

@@ -4,7 +4,7 @@ Schaul et al. 2016, "Prioritized Experience Replay": transitions are drawn in pr
 and importance weights (exponent beta) undo part of the bias. The agent describes its table as plain data; the
 word ``replay="reverb"`` puts that table on a Reverb server, ``"in_process"`` into numpy arrays.
 
-Reverb runs on Linux with Python 3.11:  pip install 'agentkit-rl[reverb]'
+Reverb runs on Linux with Python 3.11:  pip install '.[reverb]'
 
     python examples/prioritized_replay_on_reverb.py --num_steps 3000
 """

@@ -47,14 +47,14 @@ class Counts:
     """Draws batches and counts them."""
 
     def __init__(self, parts: LearnerParts):
-        self.dataset, self.num_updates_done = parts.dataset, 0
+        self.dataset, self.count = parts.dataset, 0
 
     def step(self) -> None:
         assert len(next(self.dataset).keys) == 64
-        self.num_updates_done += 1
+        self.count += 1
 
     def variables(self) -> Any:
-        return {"policy": {"w": np.float32(self.num_updates_done)}}
+        return {"policy": {"w": np.float32(self.count)}}
 
 
 def test_the_loop_in_the_docstring_goes_from_episode_to_episode() -> None:
@@ -81,5 +81,5 @@ def test_the_loop_in_the_docstring_goes_from_episode_to_episode() -> None:
     with pytest.raises(StopError):
         exec(textwrap.dedent(written), names)
     assert names["replay"].info("transitions").num_inserted == 18  # Two episodes of nine steps.
-    assert names["learner"].num_updates_done > 0
-    assert names["variables"].get(["policy"]).version == names["learner"].num_updates_done
+    assert names["learner"].count > 0
+    assert names["variables"].get(["policy"]).version == names["learner"].count

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from agentkit.experiment.launching.nodes.evaluator import evaluator_node as evaluator_node
     from agentkit.experiment.launching.nodes.gradient_actor import gradient_node as gradient_node
     from agentkit.experiment.launching.nodes.inference import inference_node as inference_node
+    from agentkit.experiment.launching.nodes.inference import inference_role as inference_role
     from agentkit.experiment.launching.nodes.learner import learner_node as learner_node
     from agentkit.experiment.launching.nodes.replay import replay_node as replay_node
     from agentkit.experiment.launching.program import LaunchConfig as LaunchConfig
@@ -80,7 +81,7 @@ _NAMES = {
     "launching.nodes.actor": ("actor_node",),
     "launching.nodes.evaluator": ("evaluator_node",),
     "launching.nodes.gradient_actor": ("gradient_node",),
-    "launching.nodes.inference": ("inference_node",),
+    "launching.nodes.inference": ("inference_node", "inference_role"),
     "launching.nodes.learner": ("learner_node",),
     "launching.nodes.replay": ("replay_node",),
     "launching.program": ("LaunchConfig", "make_program", "make_roles"),

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 SHOWN = ("examples/**/*.py", "examples/**/*.ipynb", "launch/*", "benchmarks/**/*.py", "benchmarks/*.md", "*.md")
-SHOWN += ("examples/**/*.toml", "agentkit/README.md", "requirements/*.sh", "tests/agents/test_composition.py")
+SHOWN += ("examples/**/*.toml", "examples/**/*.md", "agentkit/README.md", "requirements/*.sh")
+SHOWN += ("tests/agents/test_composition.py",)
 LANGUAGES = {".py": "python", ".sh": "bash", ".sbatch": "bash", ".toml": "toml", ".yaml": "yaml"}
 HIDDEN = ("agentkit.cli", "agentkit.distributed.worker", "agentkit.distributed.guard")
 _LINK = re.compile(r"(?<!\\)(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")

@@ -30,8 +30,7 @@ def run(blocks, folder, monkeypatch):
     monkeypatch.syspath_prepend(folder)
     monkeypatch.setitem(sys.modules, "composed_page", module)
     for block in blocks:
-        code = block.replace("4_000", "800").replace("6_000", "1_000")
-        exec(compile(code, "composed_page.py", "exec"), vars(module))
+        exec(compile(block.replace("4_000", "800"), "composed_page.py", "exec"), vars(module))
     return module
 
 
@@ -52,6 +51,11 @@ def test_the_page_shows_the_examples_as_they_are():
         assert function.strip().removeprefix("import argparse\n") in by_hand
     for definition in re.split(r"\n\n\n", TABLE)[1:]:
         assert definition.strip() in table
+
+
+def test_blocks_pasted_into_one_script_ask_no_folder_for_its_functions():
+    """Which are those of `__main__`, so that a run's folder cannot rebuild them."""
+    assert re.findall(r'agentkit\.(?:evaluate|load|resume\w*)\("runs/', "".join(BLOCKS)) == []
 
 
 def test_own_boxes_are_launched_in_few_lines():
@@ -78,3 +82,5 @@ def test_it_is_launched(folder, tmp_path, monkeypatch):
     of_it = [block for block in earlier if block in DEFINITIONS or folder == "runs/launched"]
     run([*of_it, LAUNCHED[folder]], tmp_path, monkeypatch)
     assert np.isfinite(agentkit.evaluate(folder, num_episodes=2)["episode_return"]).all()
+    if folder == "runs/launched":
+        assert agentkit.resume_launch(folder, num_steps=1_000).steps >= 1_000

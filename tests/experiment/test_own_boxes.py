@@ -11,12 +11,13 @@ import sys
 from typing import Any
 
 import dm_env
+import jax
 import numpy as np
 import pytest
 
 import agentkit
 from agentkit import adders, checkpoint, core, experiment
-from agentkit.actors import ActorIndex
+from agentkit.actors import ActorIndex, BatchedPolicyActor, PolicyActor, stateless_policy
 from agentkit.agents import Agent, ReplayConfig, Transitions, dqn
 from agentkit.agents.addons import View, with_gail, with_normalization, with_rnd, with_views
 from agentkit.agents.common.agent import no_policy
@@ -292,9 +293,27 @@ class Unnamed(QLearner):
         return {"q": self.q}
 
 
+def act_in_one(parts: core.ActorParts) -> core.Actor:
+    """Makes an actor of one environment, however many there are."""
+    policy = stateless_policy(lambda params, key, observation: np.int32(1))
+    return PolicyActor(policy, jax.random.PRNGKey(0), parts.variables, parts.adder)
+
+
+def act_in_two(parts: core.ActorParts) -> core.Actor:
+    """Makes an actor of two environments, though there is one."""
+    policy = stateless_policy(lambda params, key, observation: np.int32(1))
+    return BatchedPolicyActor(policy, jax.random.PRNGKey(0), parts.variables, parts.adder, num_envs=2)
+
+
 WRONG = {
     "no actor": ({"make_actor": lambda parts: None}, {}, "make_actor: expected a core.Actor of it, found None"),
     "half an actor": ({"make_actor": lambda parts: Actionless()}, {}, "without select_action"),
+    "an actor of one": (
+        {"make_actor": act_in_one},
+        {"num_envs": 2},
+        r"make_actor: parts.num_envs is 2, found a PolicyActor. Return an actors.BatchedPolicyActor\(",
+    ),
+    "an actor of two": ({"make_actor": act_in_two}, {}, "num_envs is None, found a BatchedPolicyActor"),
     "no learner": ({"make_learner": lambda parts: None}, {}, "make_learner: expected a core.Learner of it, found None"),
     "no policy": ({"make_learner": Unnamed}, {}, r"under 'policy', found \['q'\]"),
     "devices": ({}, {"devices": 1}, r"devices=1 \(--devices\): the agent's make_learner makes"),

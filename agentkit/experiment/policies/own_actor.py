@@ -60,7 +60,7 @@ class OwnActing:
             actor_index: which one it is of the actors that explore together.
 
         Raises:
-            SpecError: `make_actor` returned something else.
+            SpecError: `make_actor` returned something else, or agentkit's actor of another number of environments.
         """
         agent = self.agent
         assert agent.make_actor is not None, "find_policy has seen it"
@@ -86,7 +86,15 @@ class OwnActing:
             )
         )
         check_methods("make_actor", "core.Actor", actor, _METHODS)
-        return actor if isinstance(actor, PolicyActor | BatchedPolicyActor) else OwnActor(actor, adder)
+        if not isinstance(actor, PolicyActor | BatchedPolicyActor):
+            return OwnActor(actor, adder)
+        if isinstance(actor, BatchedPolicyActor) is (num_envs is None):
+            right = "PolicyActor" if num_envs is None else "BatchedPolicyActor(..., num_envs=parts.num_envs)"
+            raise SpecError(
+                f"make_actor: parts.num_envs is {num_envs}, found a {type(actor).__name__}. Return an "
+                f"actors.{right} there."
+            )
+        return actor
 
 
 def seed_of(key: Any) -> int:
