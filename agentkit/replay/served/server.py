@@ -39,7 +39,7 @@ MAX_TAKEN_IN = 64
 """Requests that are taken in between two pieces of work."""
 
 MAX_CONFIRMED = 10_000
-"""Writers of which it is remembered how much of theirs is in; the oldest are forgotten."""
+"""Writers of which it is remembered how much of theirs is in; those that are gone longest are forgotten."""
 
 UNKNOWN_WRITER = "unknown writer"
 """Refuses a block of a writer that has to tell its history first."""
@@ -96,7 +96,7 @@ class ReplayServer:
         }
         # Time used for draws and for blocks, each over its share: whoever has used less is next.
         self._used_by_draws = self._used_by_blocks = 0.0
-        self._next_sweep = 0.0
+        self._next_sweep = time.monotonic() + LEASE_SECONDS  # Writers of the server before this one come back first.
         self._handlers: dict[str, Callable[[Request], Any]] = {
             "tables": lambda request: json.dumps([table.fingerprint() for table in self.replay.tables.values()]),
             "open": self._open,
@@ -223,6 +223,8 @@ class ReplayServer:
             if stream.due not in self._blocks.get(name, ()) and now - stream.heard > LEASE_SECONDS:
                 self._drop(name)
         confirmed = self.replay.shared.confirmed
+        for name in [name for name in self._streams if name in confirmed]:  # Behind those who are gone.
+            confirmed[name] = confirmed.pop(name)
         gone = [name for name in confirmed if name not in self._streams]
         for name in itertools.islice(gone, max(0, len(confirmed) - MAX_CONFIRMED)):
             del confirmed[name]

@@ -14,7 +14,7 @@ import tree
 
 from agentkit import errors
 from agentkit.replay import Fifo, InProcessReplay, Prioritized, Queue, SampleToInsertRatio
-from agentkit.replay.served import ServedReplay, writer
+from agentkit.replay.served import ServedReplay, server, writer
 from agentkit.replay.served.client import AHEAD, UPDATES_UNDER_WAY
 from agentkit.testing.adder import AdderContract
 from agentkit.testing.replay import ReplayContract, make_step, pair_table, wait_until, write_pairs
@@ -139,6 +139,37 @@ def test_a_writer_that_is_not_heard_for_long_tells_its_history_again(hosts):
     assert wait_until(lambda: not host.server._streams and not host.server.replay.shared.confirmed)
     store = host.server.replay.shared.stores[0]
     assert store.num_rows - 1 - store.num_free == 8, "a first and a last step of each item, and nothing else"
+    replay.close()
+
+
+def test_of_more_writers_than_are_remembered_those_gone_longest_are_forgotten(hosts, tmp_path, monkeypatch):
+    """Not those that were there first, and none before it had the time to come back: its rows would go in again."""
+    host = hosts(pair_table())
+    replay = host.connect(default_timeout=LONG)
+    replay.push = lambda seconds: None  # No other thread hears answers.
+    writers = [replay.writer(3) for _ in range(2)]
+    for number, each in enumerate(writers):
+        each._hear_now = lambda timeout: False
+        write_trios(each, range(number, number + 3))
+        each._send()
+        del each._hear_now
+    assert wait_until(lambda: replay.info("pairs").num_inserted == 2)
+    replay.save(tmp_path)
+    host.kill()
+    monkeypatch.setattr(server, "MAX_CONFIRMED", 1)
+    host.start(tmp_path)
+    for each in writers:
+        each.flush()
+    assert sorted(stored(host)) == [0, 1]
+    for most, each in [(2, writers[1]), (1, writers[0])]:  # The first one is gone last.
+        host.stop()
+        monkeypatch.setattr(server, "MAX_CONFIRMED", most)
+        host.server._streams[each._name].heard -= 1e6
+        host.server._next_sweep = 0.0
+        host._run()
+        assert wait_until(lambda name=each._name: name not in host.server._streams)
+    host.stop()
+    assert list(host.server.replay.shared.confirmed) == [writers[0]._name]
     replay.close()
 
 
