@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import secrets
 import threading
 import time
 
@@ -75,6 +76,7 @@ class Client:
         self._away_since = time.monotonic()
         context: zmq.SyncContext = zmq.Context.instance()  # Of this process, also after a fork.
         self._socket: zmq.SyncSocket = context.socket(zmq.DEALER)
+        self._socket.routing_id = secrets.token_hex(8).encode()  # The same over each connection.
         self._socket.linger = 0
         self._socket.immediate = True  # A lost connection takes along what it had not sent: all is sent anew.
         self._socket.maxmsgsize = LONGEST_FRAME
@@ -95,6 +97,11 @@ class Client:
     def num_waiting(self) -> int:
         """Returns how many requests are not answered yet."""
         return len(self._waiting)
+
+    @property
+    def oldest_waiting(self) -> int:
+        """Returns the number of the oldest request that is not answered yet; of the next one, where all are."""
+        return next(iter(self._waiting), self._number + 1)
 
     @property
     def closed(self) -> bool:
