@@ -236,7 +236,8 @@ def _push(replay: weakref.ref[ServedReplay]) -> None:
 class ServedSampler(base.Sampler):
     """Draws batches from one table of a server; made by `ServedReplay.sampler`.
 
-    Batches that were asked for and have not come when the timeout ends come to the next call.
+    Batches that were asked for and have not come when the timeout ends come to the next call. What was drawn and is
+    lost with a connection comes over the next one, without being drawn again; what is lost with its server is not.
     """
 
     def __init__(self, table: Table, wire: Client, batch_size: int, timeout: float, ahead: int):
@@ -295,8 +296,9 @@ class ServedSampler(base.Sampler):
         """Asks for as many batches as are to be under way."""
         body = {"do": "sample", "sampler": self._name, "table": self._table.name, "batch_size": self._batch_size}
         while self._wire.num_waiting + len(self._come) < self._ahead:
+            wait = self._timeout if self._ahead == 1 else _AHEAD_SECONDS
             with as_replay_errors():
-                self._wire.send({**body, "wait": self._timeout if self._ahead == 1 else _AHEAD_SECONDS})
+                self._wire.send({**body, "oldest_waiting": self._wire.oldest_waiting, "wait": wait})
 
     def _receive(self, timeout: float) -> tuple[int, Any] | None:
         """Takes in an answer; returns it, or None if there is none, or none but that there is no batch yet."""
@@ -315,10 +317,10 @@ class ServedSampler(base.Sampler):
             raise ReplayClosedError("This sampler is closed; make a new one with replay.sampler(...).")
 
     def close(self) -> None:
-        """Stops sampling; takes back what was asked for and not given, if nobody waits for it."""
+        """Stops sampling; takes back what was asked for and not given, if nobody waits for it here."""
         if self._lock.acquire(blocking=False):
             try:
-                if not self._wire.closed and self._wire.num_waiting:
+                if not self._wire.closed:
                     with contextlib.suppress(WireClosedError, WireTimeoutError, RefusedError):
                         self._wire.ask({"do": "cancel", "sampler": self._name}, 1.0)
             finally:

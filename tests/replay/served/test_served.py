@@ -300,6 +300,28 @@ def test_a_queue_is_not_drawn_from_ahead(hosts):
     replay.close()
 
 
+@pytest.mark.parametrize("ahead", [1, AHEAD])
+def test_batches_that_are_lost_with_a_connection_come_again_and_are_not_drawn_again(hosts, ahead):
+    """Of a queue, their rows would be gone."""
+    host = hosts(pair_table(max_size=64, sampler=Fifo(), rate_limiter=Queue(64), max_times_sampled=1))
+    replay = host.connect(default_timeout=LONG)
+    sampler = replay.sampler("pairs", 2)
+    sampler._ahead = ahead  # As of tables whose items stay.
+    sampler._request()
+    assert wait_until(lambda: sampler._receive(0.0) is None and len(host.server._draws["pairs"]) == ahead)
+    host.stop()
+    write_pairs(host.server.replay.writer(1), "pairs", range(24))
+    host._run()
+    assert wait_until(lambda: replay.info("pairs").num_sampled == 2 * ahead)
+    host.cut()  # The batches are on their way.
+    for first in range(0, 10, 2):
+        assert next(sampler).sample.data.action.tolist() == [first, first + 1]
+    assert 1 <= len(host.server._given) <= ahead, "it keeps what may have to come again, and nothing else"
+    sampler.close()
+    assert not host.server._given
+    replay.close()
+
+
 def test_an_absent_server_is_said_to_be_away_and_found_again(hosts):
     host = hosts(pair_table())
     replay = host.connect(default_timeout=LONG)
@@ -348,7 +370,7 @@ def _requests():
     block = {"do": "block", **row, "steps": steps, "starts": np.array([0]), "items": []}
     return [
         block, block | {"items": [item]}, {"do": "leave", "writer": "writer"}, {"do": "cancel", "sampler": "me"},
-        {"do": "sample", "table": "pairs", "batch_size": 1, "wait": 0.0, "sampler": "me"},
+        {"do": "sample", "table": "pairs", "batch_size": 1, "wait": 0.0, "sampler": "me", "oldest_waiting": 1},
         {"do": "can_insert", "table": "pairs", "num_items": 1}, {"do": "can_sample", "table": "pairs", "batch_size": 1},
         {"do": "info", "table": "pairs"}, {"do": "update", "table": "pairs", "keys": [1], "priorities": [1.0]},
         {"do": "count", "table": "pairs", "num_sampled": 1},
