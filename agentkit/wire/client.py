@@ -8,6 +8,7 @@ import os
 import secrets
 import threading
 import time
+from collections.abc import Callable
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
@@ -20,9 +21,11 @@ from agentkit.wire.message import LONGEST_FRAME, decode, encode
 SILENT_SECONDS = 10.0
 """A connection whose other end has been silent for this long (a vanished host, a stopped process) is given up."""
 
+LOOK_SECONDS = 5.0
+"""How often a client whose server is away asks where it is now."""
+
 _SLICE_SECONDS = 0.1
 """How often one who waits looks whether the client was closed."""
-
 
 _RETRY_SECONDS = 0.2
 """How long it takes at most to see that a server has come back."""
@@ -58,11 +61,19 @@ class Client:
         address: as `Server.address` has it.
         keys: the run's; needed for tcp.
         patience: seconds for which the server may be away before `receive` says so.
+        find_address: where the server is now, None for unknown: it may come back elsewhere.
     """
 
-    def __init__(self, address: str, keys: Keys | None = None, patience: float = 2.0):
+    def __init__(
+        self,
+        address: str,
+        keys: Keys | None = None,
+        patience: float = 2.0,
+        find_address: Callable[[], str | None] | None = None,
+    ):
         self.address = address
         self.patience = patience
+        self._find_address = find_address
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._closed = False
@@ -74,6 +85,7 @@ class Client:
         self._met = 0.0  # When a connection was made last.
         self._reconnect_at = math.inf
         self._away_since = time.monotonic()
+        self._look_at = self._away_since + LOOK_SECONDS
         context: zmq.SyncContext = zmq.Context.instance()  # Of this process, also after a fork.
         self._socket: zmq.SyncSocket = context.socket(zmq.DEALER)
         self._socket.routing_id = secrets.token_hex(8).encode()  # The same over each connection.
@@ -180,7 +192,9 @@ class Client:
                 if time.monotonic() >= self._reconnect_at:
                     self._follow()
                     if not self._connected:
-                        self._reconnect()
+                        self._reconnect(self.address)
+                if self._find_address is not None and not self._connected and time.monotonic() >= self._look_at:
+                    self._look_for_server(self._find_address)
                 if self._unsent:
                     self._send_unsent()
                 if ready.get(self._socket, 0) & zmq.POLLIN:
@@ -218,14 +232,21 @@ class Client:
             self._unsent = list(self._waiting)
         if self._connected != is_made:
             self._connected = is_made
-            self._away_since = now
+            self._away_since, self._look_at = now, now + LOOK_SECONDS
 
-    def _reconnect(self) -> None:
+    def _reconnect(self, address: str) -> None:
         """Connects where libzmq does not do so again: it gives up for good who does not speak its protocol."""
         self._reconnect_at = math.inf
         with contextlib.suppress(zmq.ZMQError):
             self._socket.disconnect(self.address)
-        self._socket.connect(self.address)
+        self.address = address
+        self._socket.connect(address)
+
+    def _look_for_server(self, find_address: Callable[[], str | None]) -> None:
+        address = find_address()
+        if address is not None and address != self.address:
+            self._reconnect(address)
+        self._look_at = time.monotonic() + LOOK_SECONDS
 
     def _send_unsent(self) -> None:
         if not self._connected:

@@ -222,7 +222,7 @@ def test_an_answer_goes_to_where_its_client_is_now(tmp_path, which):
         for attempt in range(2):
             if attempt:
                 client._connected = False
-                client._reconnect()
+                client._reconnect(client.address)
             assert wait_until(lambda: client.receive(0.05) is None and client.connected)
         copies = list(iter(lambda: server.receive(1.0), None))
         server.answer(copies[which], "answer")

@@ -10,7 +10,7 @@ import secrets
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,7 @@ class ServedReplay(base.Replay):
         draw_ahead: samplers ask for batches before they are asked for them, which counts as drawn; not those of
             tables whose items go when they are drawn. And new priorities go off without a wait for an answer: those
             of the last updates before `close` may be lost.
+        find_address: where the server is now, None for unknown; asked while it is away.
 
     Raises:
         ReplayClosedError: no server answers at `address`.
@@ -66,11 +67,12 @@ class ServedReplay(base.Replay):
         default_timeout: float = 60.0,
         connect_timeout: float | None = None,
         draw_ahead: bool = False,
+        find_address: Callable[[], str | None] | None = None,
     ):
         self.tables: Mapping[str, Table] = base.index_tables(tables)
         self.default_timeout = base.check_timeout(default_timeout, default_timeout)
         self.address = address
-        self._keys = keys
+        self._keys, self._find_address = keys, find_address
         self._draw_ahead = draw_ahead
         # Empty ones: they know what fits.
         self._model = SharedTables(self.tables, 0)
@@ -86,7 +88,7 @@ class ServedReplay(base.Replay):
         self._wire.patience = 2.0
 
     def _connect(self, patience: float = 2.0) -> Client:
-        return Client(self.address, self._keys, patience)
+        return Client(self.address, self._keys, patience, self._find_address)
 
     def _check_tables(self, found: list[dict[str, Any]]) -> None:
         theirs = {fields["name"]: fields for fields in found}
