@@ -9,6 +9,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
@@ -50,6 +51,12 @@ class RefusedError(AgentkitError, RuntimeError):
         self.kind = kind
 
 
+def _read(answer: dict[str, Any]) -> Nest:
+    if "error" in answer:
+        raise RefusedError(answer["error"], answer["kind"])
+    return answer["value"]
+
+
 class Client:
     """Connects to a server; goes on when that comes back.
 
@@ -80,6 +87,7 @@ class Client:
         self._number = 0
         self._waiting: dict[int, list[bytes | memoryview]] = {}  # Asked and not answered.
         self._unsent: list[int] = []
+        self._refused: list[dict[str, Any]] = []  # What came so while another answer was waited for.
         self._connected = False
         self._num_failed = 0  # Handshakes, in a row and promptly.
         self._met = 0.0  # When a connection was made last.
@@ -135,9 +143,10 @@ class Client:
         with self._lock:
             self._waiting.clear()
             self._unsent.clear()
+            self._refused.clear()
 
     def ask(self, body: Nest, timeout: float) -> Nest:
-        """Sends a request and returns its answer.
+        """Sends a request and returns its answer; the next `receive` raises the refusal of another that comes first.
 
         Raises:
             RefusedError: the server refuses it.
@@ -151,9 +160,11 @@ class Client:
             self._num_failed = 0  # What came before was not seen promptly.
             number = self.send(body)
             try:
-                while (found := self.receive(deadline - time.monotonic())) is not None:
+                while (found := self._receive(deadline - time.monotonic())) is not None:
                     if found[0] == number:
-                        return found[1]
+                        return _read(found[1])
+                    if "error" in found[1]:
+                        self._refused.append(found[1])
             finally:
                 self._waiting.pop(number, None)
             if not self._connected:
@@ -179,36 +190,40 @@ class Client:
             RefusedError: the server refuses one.
             WireClosedError: the server is away for `patience` seconds, or this client was closed.
         """
-        deadline = time.monotonic() + timeout
         with self._lock:
-            while True:
-                self._check_open()
-                left = deadline - time.monotonic()
-                sends = self._unsent and self._connected
-                self._poller.register(self._socket, zmq.POLLIN | (zmq.POLLOUT if sends else 0))
-                ready = dict(self._poller.poll(int(max(0.0, min(left, _SLICE_SECONDS) * 1000))))
-                if self._monitor in ready:
-                    self._follow()
-                if time.monotonic() >= self._reconnect_at:
-                    self._follow()
-                    if not self._connected:
-                        self._reconnect(self.address)
-                if self._find_address is not None and not self._connected and time.monotonic() >= self._look_at:
-                    self._look_for_server(self._find_address)
-                if self._unsent:
-                    self._send_unsent()
-                if ready.get(self._socket, 0) & zmq.POLLIN:
-                    number, answer = decode(self._socket.recv_multipart(copy=False))
-                    if self._waiting.pop(number, None) is None:
-                        continue  # It was asked twice, or is not waited for any more.
-                    if "error" in answer:
-                        raise RefusedError(answer["error"], answer["kind"])
-                    return number, answer["value"]
-                away = 0.0 if self._connected else time.monotonic() - self._away_since
-                if away >= self.patience and timeout - left >= min(timeout, _RETRY_SECONDS + _SLICE_SECONDS):
-                    raise self._away(away)
-                if left <= 0:
-                    return None
+            if self._refused:
+                _read(self._refused.pop(0))
+            found = self._receive(timeout)
+        return None if found is None else (found[0], _read(found[1]))
+
+    def _receive(self, timeout: float) -> tuple[int, dict[str, Any]] | None:
+        deadline = time.monotonic() + timeout
+        while True:
+            self._check_open()
+            left = deadline - time.monotonic()
+            sends = self._unsent and self._connected
+            self._poller.register(self._socket, zmq.POLLIN | (zmq.POLLOUT if sends else 0))
+            ready = dict(self._poller.poll(int(max(0.0, min(left, _SLICE_SECONDS) * 1000))))
+            if self._monitor in ready:
+                self._follow()
+            if time.monotonic() >= self._reconnect_at:
+                self._follow()
+                if not self._connected:
+                    self._reconnect(self.address)
+            if self._find_address is not None and not self._connected and time.monotonic() >= self._look_at:
+                self._look_for_server(self._find_address)
+            if self._unsent:
+                self._send_unsent()
+            if ready.get(self._socket, 0) & zmq.POLLIN:
+                number, answer = decode(self._socket.recv_multipart(copy=False))
+                if self._waiting.pop(number, None) is None:
+                    continue  # It was asked twice, or is not waited for any more.
+                return number, answer
+            away = 0.0 if self._connected else time.monotonic() - self._away_since
+            if away >= self.patience and timeout - left >= min(timeout, _RETRY_SECONDS + _SLICE_SECONDS):
+                raise self._away(away)
+            if left <= 0:
+                return None
 
     def _away(self, seconds: float) -> WireClosedError:
         return WireClosedError(f"No server of this run answers at {self.address} (waited {seconds:.1f} s).")

@@ -136,6 +136,14 @@ def test_refusals_and_deadlines(client, echo):
     assert client.ask(1, LONG) == 1
 
 
+def test_a_refusal_is_told_to_who_hears_of_its_request(client):
+    client.send("refuse")
+    assert client.ask("another", LONG) == "another"
+    with pytest.raises(RefusedError, match="not this"):
+        client.receive(LONG)
+    assert client.receive(0.0) is None
+
+
 def test_who_waits_hears_of_a_close(client):
     raised = []
 
