@@ -20,7 +20,7 @@ from tests.replay.served.pair import Host
 
 pytestmark = pytest.mark.both_stacks
 
-RUN = "0123456789abcdef"
+RUN = "0123456789abcdef0123456789abcdef"
 
 
 @pytest.fixture
