@@ -423,7 +423,7 @@ def test_what_is_saved_served_is_restored_in_process(hosts, tmp_path, sampler):
 
 @pytest.mark.full
 def test_writers_at_full_speed_leave_a_sampler_most_of_its_rate(hosts):
-    """Loose: all share the cores of this machine; the shares of the server's own time are what is asserted."""
+    """Loose, since all share the cores of this machine: neither starves, and the sampler keeps a tenth."""
     host = hosts(pair_table(max_size=100_000))
     replay = host.connect(default_timeout=LONG, draw_ahead=True)
     one = replay.writer(1)
