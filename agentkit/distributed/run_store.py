@@ -16,7 +16,7 @@ from typing import Any
 
 from agentkit.distributed.run_store_client import from_body, to_body
 from agentkit.errors import ConfigError
-from agentkit.wire import Request, Server, derive_keys
+from agentkit.wire import Request, Server, check_secret, derive_keys
 
 SILENT_SECONDS = 3.0
 """A node that joined by itself and was not heard of for this long may be replaced by another of its name."""
@@ -50,8 +50,9 @@ class RunStore:
             program: a name for people.
 
         Raises:
-            ConfigError: the port is taken, or `host` is not an address of this machine.
+            ConfigError: the port is taken, `host` is not an address of this machine, or `run_id` can be guessed.
         """
+        check_secret(run_id)
         self._lock = threading.Condition()
         self._values: dict[str, Any] = {}
         self._nodes: dict[str, dict[str, Any]] = {}

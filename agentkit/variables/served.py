@@ -94,6 +94,14 @@ class ServedPublisher:
         since = time.monotonic() - LINGER_SECONDS
         return any(asked > since and version < self._version for asked, version in self._told.values())
 
+    def _note(self, reader: bytes, version: int) -> None:
+        """Notes what a reader has; forgets those who have not asked lately, who come first."""
+        now = time.monotonic()
+        self._told.pop(reader, None)
+        self._told[reader] = now, version
+        while (oldest := next(iter(self._told.items())))[1][0] < now - LINGER_SECONDS:
+            del self._told[oldest[0]]
+
     def _answer(self, request: Request) -> None:
         """Answers with the parameters of some names, or None where there are none newer than the asker has."""
         with self._lock:
@@ -101,7 +109,7 @@ class ServedPublisher:
         try:
             names, had = [str(name) for name in request.body["names"]], request.body["newer_than"]
             same = request.body["generation"] in (None, self._generation)
-            self._told[request.sender] = time.monotonic(), version
+            self._note(request.sender, version)
             if published is None or (same and version <= had):
                 self._server.answer(request, None)
                 return
@@ -152,6 +160,7 @@ class ServedSource(VariableSource):
 
         Raises:
             UnknownNameError: if a name was never published.
+            RefusedError: the publisher refuses the question for another reason, as one of another version.
             ConnectionError, TimeoutError: the publisher does not answer; it may later.
             SpecError: what was published cannot be put together here.
         """
@@ -164,6 +173,8 @@ class ServedSource(VariableSource):
             try:
                 found = self._client.ask(question, timeout)
             except RefusedError as error:
+                if error.kind != UnknownNameError.__name__:
+                    raise
                 raise UnknownNameError(str(error)) from error
             if found is None:
                 return None

@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import secrets
 import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
@@ -19,9 +22,11 @@ from agentkit.wire.message import LONGEST_FRAME, decode, encode
 SILENT_SECONDS = 10.0
 """A connection whose other end has been silent for this long (a vanished host, a stopped process) is given up."""
 
+LOOK_SECONDS = 5.0
+"""How often a client whose server is away asks where it is now."""
+
 _SLICE_SECONDS = 0.1
 """How often one who waits looks whether the client was closed."""
-
 
 _RETRY_SECONDS = 0.2
 """How long it takes at most to see that a server has come back."""
@@ -46,6 +51,12 @@ class RefusedError(AgentkitError, RuntimeError):
         self.kind = kind
 
 
+def _read(answer: dict[str, Any]) -> Nest:
+    if "error" in answer:
+        raise RefusedError(answer["error"], answer["kind"])
+    return answer["value"]
+
+
 class Client:
     """Connects to a server; goes on when that comes back.
 
@@ -57,24 +68,35 @@ class Client:
         address: as `Server.address` has it.
         keys: the run's; needed for tcp.
         patience: seconds for which the server may be away before `receive` says so.
+        find_address: where the server is now, None for unknown: it may come back elsewhere.
     """
 
-    def __init__(self, address: str, keys: Keys | None = None, patience: float = 2.0):
+    def __init__(
+        self,
+        address: str,
+        keys: Keys | None = None,
+        patience: float = 2.0,
+        find_address: Callable[[], str | None] | None = None,
+    ):
         self.address = address
         self.patience = patience
+        self._find_address = find_address
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._closed = False
         self._number = 0
         self._waiting: dict[int, list[bytes | memoryview]] = {}  # Asked and not answered.
         self._unsent: list[int] = []
+        self._refused: list[dict[str, Any]] = []  # What came so while another answer was waited for.
         self._connected = False
         self._num_failed = 0  # Handshakes, in a row and promptly.
         self._met = 0.0  # When a connection was made last.
         self._reconnect_at = math.inf
         self._away_since = time.monotonic()
+        self._look_at = self._away_since + LOOK_SECONDS
         context: zmq.SyncContext = zmq.Context.instance()  # Of this process, also after a fork.
         self._socket: zmq.SyncSocket = context.socket(zmq.DEALER)
+        self._socket.routing_id = secrets.token_hex(8).encode()  # The same over each connection.
         self._socket.linger = 0
         self._socket.immediate = True  # A lost connection takes along what it had not sent: all is sent anew.
         self._socket.maxmsgsize = LONGEST_FRAME
@@ -97,6 +119,11 @@ class Client:
         return len(self._waiting)
 
     @property
+    def oldest_waiting(self) -> int:
+        """Returns the number of the oldest request that is not answered yet; of the next one, where all are."""
+        return next(iter(self._waiting), self._number + 1)
+
+    @property
     def closed(self) -> bool:
         """Returns whether `close` was called."""
         return self._closed
@@ -116,9 +143,10 @@ class Client:
         with self._lock:
             self._waiting.clear()
             self._unsent.clear()
+            self._refused.clear()
 
     def ask(self, body: Nest, timeout: float) -> Nest:
-        """Sends a request and returns its answer.
+        """Sends a request and returns its answer; the next `receive` raises the refusal of another that comes first.
 
         Raises:
             RefusedError: the server refuses it.
@@ -132,9 +160,11 @@ class Client:
             self._num_failed = 0  # What came before was not seen promptly.
             number = self.send(body)
             try:
-                while (found := self.receive(deadline - time.monotonic())) is not None:
+                while (found := self._receive(deadline - time.monotonic())) is not None:
                     if found[0] == number:
-                        return found[1]
+                        return _read(found[1])
+                    if "error" in found[1]:
+                        self._refused.append(found[1])
             finally:
                 self._waiting.pop(number, None)
             if not self._connected:
@@ -160,34 +190,40 @@ class Client:
             RefusedError: the server refuses one.
             WireClosedError: the server is away for `patience` seconds, or this client was closed.
         """
-        deadline = time.monotonic() + timeout
         with self._lock:
-            while True:
-                self._check_open()
-                left = deadline - time.monotonic()
-                sends = self._unsent and self._connected
-                self._poller.register(self._socket, zmq.POLLIN | (zmq.POLLOUT if sends else 0))
-                ready = dict(self._poller.poll(int(max(0.0, min(left, _SLICE_SECONDS) * 1000))))
-                if self._monitor in ready:
-                    self._follow()
-                if time.monotonic() >= self._reconnect_at:
-                    self._follow()
-                    if not self._connected:
-                        self._reconnect()
-                if self._unsent:
-                    self._send_unsent()
-                if ready.get(self._socket, 0) & zmq.POLLIN:
-                    number, answer = decode(self._socket.recv_multipart(copy=False))
-                    if self._waiting.pop(number, None) is None:
-                        continue  # It was asked twice, or is not waited for any more.
-                    if "error" in answer:
-                        raise RefusedError(answer["error"], answer["kind"])
-                    return number, answer["value"]
-                away = 0.0 if self._connected else time.monotonic() - self._away_since
-                if away >= self.patience and timeout - left >= min(timeout, _RETRY_SECONDS + _SLICE_SECONDS):
-                    raise self._away(away)
-                if left <= 0:
-                    return None
+            if self._refused:
+                _read(self._refused.pop(0))
+            found = self._receive(timeout)
+        return None if found is None else (found[0], _read(found[1]))
+
+    def _receive(self, timeout: float) -> tuple[int, dict[str, Any]] | None:
+        deadline = time.monotonic() + timeout
+        while True:
+            self._check_open()
+            left = deadline - time.monotonic()
+            sends = self._unsent and self._connected
+            self._poller.register(self._socket, zmq.POLLIN | (zmq.POLLOUT if sends else 0))
+            ready = dict(self._poller.poll(int(max(0.0, min(left, _SLICE_SECONDS) * 1000))))
+            if self._monitor in ready:
+                self._follow()
+            if time.monotonic() >= self._reconnect_at:
+                self._follow()
+                if not self._connected:
+                    self._reconnect(self.address)
+            if self._find_address is not None and not self._connected and time.monotonic() >= self._look_at:
+                self._look_for_server(self._find_address)
+            if self._unsent:
+                self._send_unsent()
+            if ready.get(self._socket, 0) & zmq.POLLIN:
+                number, answer = decode(self._socket.recv_multipart(copy=False))
+                if self._waiting.pop(number, None) is None:
+                    continue  # It was asked twice, or is not waited for any more.
+                return number, answer
+            away = 0.0 if self._connected else time.monotonic() - self._away_since
+            if away >= self.patience and timeout - left >= min(timeout, _RETRY_SECONDS + _SLICE_SECONDS):
+                raise self._away(away)
+            if left <= 0:
+                return None
 
     def _away(self, seconds: float) -> WireClosedError:
         return WireClosedError(f"No server of this run answers at {self.address} (waited {seconds:.1f} s).")
@@ -211,14 +247,21 @@ class Client:
             self._unsent = list(self._waiting)
         if self._connected != is_made:
             self._connected = is_made
-            self._away_since = now
+            self._away_since, self._look_at = now, now + LOOK_SECONDS
 
-    def _reconnect(self) -> None:
+    def _reconnect(self, address: str) -> None:
         """Connects where libzmq does not do so again: it gives up for good who does not speak its protocol."""
         self._reconnect_at = math.inf
         with contextlib.suppress(zmq.ZMQError):
             self._socket.disconnect(self.address)
-        self._socket.connect(self.address)
+        self.address = address
+        self._socket.connect(address)
+
+    def _look_for_server(self, find_address: Callable[[], str | None]) -> None:
+        address = find_address()
+        if address is not None and address != self.address:
+            self._reconnect(address)
+        self._look_at = time.monotonic() + LOOK_SECONDS
 
     def _send_unsent(self) -> None:
         if not self._connected:

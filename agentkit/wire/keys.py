@@ -12,6 +12,11 @@ from typing import NamedTuple
 import zmq
 from zmq.utils import z85
 
+from agentkit.errors import ConfigError
+
+_LEAST_SECRET, _LEAST_DIFFERENT = 22, 8
+"""Characters of a secret, and how many different ones: base64 writes 128 random bits with 22."""
+
 
 class Keys(NamedTuple):
     """Holds a run's keys for CURVE (Bernstein et al., CurveZMQ, RFC 26), 40 characters of Z85 each."""
@@ -22,11 +27,26 @@ class Keys(NamedTuple):
     client_secret: bytes
 
 
+def check_secret(secret: str) -> str:
+    """Returns a run's secret.
+
+    Raises:
+        ConfigError: it cannot be one of 128 random bits.
+    """
+    if len(secret) < _LEAST_SECRET or len(set(secret)) < _LEAST_DIFFERENT:
+        raise ConfigError(
+            f"The run id must have at least {_LEAST_SECRET} characters, {_LEAST_DIFFERENT} of them different, found "
+            f"{len(secret)} with {len(set(secret))}: who guesses it may join and stop the run. Make one with: openssl "
+            "rand -hex 16"
+        )
+    return secret
+
+
 def derive_keys(secret: str) -> Keys:
     """Returns the keys of the run with this secret: the same in each of its processes.
 
     Args:
-        secret: the run id; of 128 random bits, since whoever records a handshake can try guesses on it.
+        secret: the run id, of 128 random bits: whoever records a handshake can try guesses on it. See `check_secret`.
     """
     found = []
     for who in ("server", "client"):

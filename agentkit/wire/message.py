@@ -22,7 +22,7 @@ from agentkit.errors import AgentkitError, SpecError
 from agentkit.nests import build, describe, is_numeric, numeric_dtype
 from agentkit.types import Nest
 
-VERSION = 1
+VERSION = 2
 
 PART_BYTES = 1 << 20
 """The longest part: what a stranger can make a server hold before it is known that he is one."""

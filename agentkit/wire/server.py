@@ -32,12 +32,15 @@ LONGEST_PATH = 100
 
 _DOMAIN = b"agentkit"
 
+_NAMELESS = b"\0"
+"""What a connection's name begins with whose client has made another one, which has the client's name now."""
+
 
 class Request(NamedTuple):
     """Holds what a client asks for.
 
     Attributes:
-        sender: the connection that it came by.
+        sender: the client, over whichever connection it came: it is answered over the newest one.
         number: the client's.
         body: a nest of arrays and plain values.
     """
@@ -73,6 +76,7 @@ class Server:
         self._poller = zmq.Poller()
         try:
             self._socket.linger = 2000
+            self._socket.router_handover = True  # A client's next connection takes the place of the one before it.
             self._socket.maxmsgsize = LONGEST_FRAME
             self._socket.handshake_ivl = int(HANDSHAKE_SECONDS * 1000)
             self._socket.backlog = 1024
@@ -103,7 +107,10 @@ class Server:
         door.send_multipart([version, number, *((b"200", b"", b"member") if known else (b"400", b"", b"")), b""])
 
     def receive(self, timeout: float) -> Request | None:
-        """Returns the next request; None if none comes within `timeout` seconds. What is none is dropped."""
+        """Returns the next request; None if none comes within `timeout` seconds.
+
+        Dropped are what is none, and what came by a client's last connection, which it has sent again by the next.
+        """
         deadline = time.monotonic() + timeout
         while True:
             left = max(0.0, deadline - time.monotonic())
@@ -113,7 +120,9 @@ class Server:
             if self._socket in ready:
                 sender, *parts = self._socket.recv_multipart(copy=False)
                 try:
-                    return Request(sender.bytes, *decode(parts))
+                    request = Request(sender.bytes, *decode(parts))
+                    if not request.sender.startswith(_NAMELESS):
+                        return request
                 except MessageError as error:
                     self.num_dropped += 1
                     if error.number is not None:

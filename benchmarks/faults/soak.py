@@ -7,7 +7,7 @@ supervisor (SIGKILL, or SIGHUP as a closed terminal sends it), which is then res
 folder is on a small disk of its own, which is full for 15 s every minute; that needs root. When the time is up the
 program takes its last steps undisturbed, its newest checkpoint is evaluated, and the counters are compared with each
 other. Prints one JSON object and ends with 1 if a check failed.
-Needs the extras ``reverb`` and ``gymnasium`` and the package psutil.
+Needs the extra ``gymnasium`` and the package psutil.
 """
 
 from __future__ import annotations

@@ -29,7 +29,8 @@ from cores import run_on_cores
 EVALUATION_EPISODES = 20
 
 MODES = ("in_process", "reverb", "processes", "ray", "by_hand")
-"""The first two are replays of `agentkit train`, the next two engines of `agentkit launch`."""
+"""The first two are replays of `agentkit train`, the next two engines of `agentkit launch`; the last three are on
+Reverb."""
 
 NUM_ACTORS = 2
 
@@ -146,11 +147,11 @@ class Job:
         if self.mode == "by_hand":
             meeting = ["--run-id-file", str(directory / "board.json")]
             nodes = [["evaluator"], *(["actor", "--index", str(index)] for index in range(NUM_ACTORS))]
-            host = ["node", "replay", *plan, "--run", str(directory)]
+            host = ["node", "replay", *plan, "--run", str(directory), "--replay", "reverb"]
             return [host, ["node", "learner", *meeting], *(["node", *node, *meeting] for node in nodes)]
         started = (directory / "config.json").exists()
         if self.mode in ("processes", "ray"):
-            how = ["--engine", self.mode, "--actors", str(NUM_ACTORS)]
+            how = ["--engine", self.mode, "--actors", str(NUM_ACTORS), "--replay", "reverb"]
             return [["launch", "--resume", str(directory)] if started else ["launch", *plan, *place, *how]]
         return [["train", "--resume", str(directory)] if started else ["train", *plan, *place, "--replay", self.mode]]
 

@@ -118,7 +118,7 @@ def test_evaluation_has_no_ladder() -> None:
 def _place(board: RunStore, name: str) -> ActorIndex:
     role, _, index = name.rpartition("-")
     with board:
-        client = RunStoreClient(board.address, "0123456789abcdef", node=name)
+        client = RunStoreClient(board.address, "0123456789abcdef0123456789abcdef", node=name)
         context = NodeContext(NodeId(name, role, int(index)), client)
         context.sync()
         try:
@@ -129,14 +129,14 @@ def _place(board: RunStore, name: str) -> ActorIndex:
 
 
 def test_a_launched_actor_knows_how_many_there_are() -> None:
-    board = RunStore("0123456789abcdef")
+    board = RunStore("0123456789abcdef0123456789abcdef")
     for name in ("replay-0", "actor-0", "actor-1", "actor-2"):
         board.node(name, supervised=True)
     assert _place(board, "actor-1") == ActorIndex(1, 3)
 
 
 def test_actors_by_hand_are_spread_without_knowing_how_many_there_are() -> None:
-    first = [_place(RunStore("0123456789abcdef"), f"actor-{i}") for i in (0, 1, 2, 3, 257)]
+    first = [_place(RunStore("0123456789abcdef0123456789abcdef"), f"actor-{i}") for i in (0, 1, 2, 3, 257)]
     assert first == [ActorIndex(i, 256) for i in (0, 128, 64, 192, 128)]
 
 

@@ -7,7 +7,7 @@ PPO = ["train", "ppo", "--env", "agentkit:catch", *NEW]
 LAUNCH = ["launch", "dqn", "--env", "agentkit:catch", *NEW]
 OFFLINE = ["offline", "td3_bc", "--env", "agentkit:point_mass", "--updates", "10"]
 HOST = ["node", "replay", "dqn", "--env", "agentkit:catch", *NEW]
-JOIN = ["node", "actor", "--run-id", "0123456789abcdef", "--connect"]
+JOIN = ["node", "actor", "--run-id", "0123456789abcdef0123456789abcdef", "--connect"]
 
 POSITIVE = "must be > 0 and finite"
 FRACTION = r"must be in \[0, 1\]"
@@ -282,9 +282,9 @@ WORDS = [
     ([*HOST, "--board-port", "99999"], "a port up to 65535"),
     ([*HOST, "--board-port", "0"], "at least 1"),
     ([*HOST, "--port", "http"], WHOLE),
-    ([*HOST, "--run-id", "short"], "at least 16 characters"),
+    ([*HOST, "--run-id", "short"], "at least 22 characters"),
     (["node", "learner", "--connect", "a:1", "--listen", "nodev0"], "Network device 'nodev0' has no"),
-    (["node", "actor", "--run-id", "0123456789abcdef"], "--connect is missing"),
+    (["node", "actor", "--run-id", "0123456789abcdef0123456789abcdef"], "--connect is missing"),
     ([*JOIN, "127.0.0.1:99999"], "expected HOST:PORT"),
     ([*JOIN, "127.0.0.1"], "expected HOST:PORT"),
     ([*JOIN, "127.0.0.1:"], "expected HOST:PORT"),
@@ -321,9 +321,9 @@ WRONG_PARTS = [
     ("evaluation_period", "x"), ("on_nan", "maybe"), ("devices", -1),
 ]  # fmt: skip
 BOARDS = {
-    "an address of a number": b'{"address": 3, "run_id": "0123456789abcdef"}',
-    "an address without a port": b'{"address": "127.0.0.1", "run_id": "0123456789abcdef"}',
-    "no port": b'{"address": "127.0.0.1:http", "run_id": "0123456789abcdef"}',
+    "an address of a number": b'{"address": 3, "run_id": "0123456789abcdef0123456789abcdef"}',
+    "an address without a port": b'{"address": "127.0.0.1", "run_id": "0123456789abcdef0123456789abcdef"}',
+    "no port": b'{"address": "127.0.0.1:http", "run_id": "0123456789abcdef0123456789abcdef"}',
     "no run id": b'{"address": "127.0.0.1:9"}',
 }
 LOGS = {

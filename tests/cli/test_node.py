@@ -15,8 +15,8 @@ from agentkit.experiment.runs.config_json import write_config
 
 pytestmark = pytest.mark.both_stacks
 
-SECRET = "0123456789abcdef"
-OTHER = "fedcba9876543210"
+SECRET = "0123456789abcdef0123456789abcdef"
+OTHER = "fedcba9876543210fedcba9876543210"
 OF_A_NEW_RUN = (
     "--env agentkit:catch", "--seed 5", "--set learning_rate=1e-4", "--eval-every 100", "--log tensorboard",
     "--replay served", "--checkpoint-every 9", "--num-envs 2", "--tensorboard", "--evaluate-samples",
@@ -60,7 +60,8 @@ def test_a_board_file_has_the_address_too(tmp_path):
         ("", "run id alone"),
         ("two words", "run id alone"),
         ('{"address": "a:1"}', "no board.json"),
-        ("short", "at least 16"),
+        ("short", "at least 22"),
+        ("a" * 32, "8 of them different"),
     ],
 )
 def test_files_without_a_secret(text, message, tmp_path):

@@ -82,8 +82,8 @@ def test_scale_says_when_nothing_obeys(tmp_path, capsys, monkeypatch):
     from agentkit.distributed import RunStore
 
     monkeypatch.setattr("agentkit.cli.looking.status._SCALE_SECONDS", 0.3)
-    with RunStore("0123456789abcdef") as board:
-        write_address_file(tmp_path, board.address, "0123456789abcdef")
+    with RunStore("0123456789abcdef0123456789abcdef") as board:
+        write_address_file(tmp_path, board.address, "0123456789abcdef0123456789abcdef")
         assert main(["scale", str(tmp_path), "--actors", "3"]) == 2
     assert "asked for 3 actors and has 0 after 0.3 s" in capsys.readouterr().err
 
@@ -91,9 +91,9 @@ def test_scale_says_when_nothing_obeys(tmp_path, capsys, monkeypatch):
 def test_scale_is_refused_at_once_where_others_start_the_actors(tmp_path, capsys):
     from agentkit.distributed import RunStore
 
-    with RunStore("0123456789abcdef") as board:
+    with RunStore("0123456789abcdef0123456789abcdef") as board:
         board.put("by_hand", True)
-        write_address_file(tmp_path, board.address, "0123456789abcdef")
+        write_address_file(tmp_path, board.address, "0123456789abcdef0123456789abcdef")
         assert main(["scale", str(tmp_path), "--actors", "3"]) == 2
         assert board.commands.empty()  # It did not ask, so there was nothing to wait for.
     error = capsys.readouterr().err
@@ -130,7 +130,7 @@ def test_watching_ends_with_the_program(tmp_path, capsys):
     ("board", "message"),
     [
         (None, "it has no board.json"),
-        ({"address": "127.0.0.1:9", "run_id": "0123456789abcdef"}, "Nothing answers for"),
+        ({"address": "127.0.0.1:9", "run_id": "0123456789abcdef0123456789abcdef"}, "Nothing answers for"),
         ({"address": "127.0.0.1:9"}, "Nothing answers for"),
         ("{half a fi", "Nothing answers for"),
     ],
@@ -150,7 +150,7 @@ def test_nothing_runs_there(command, board, message, tmp_path, capsys, monkeypat
 def test_another_run_s_board_is_refused(tmp_path, capsys):
     from agentkit.distributed import RunStore
 
-    with RunStore("0123456789abcdef") as board:
+    with RunStore("0123456789abcdef0123456789abcdef") as board:
         write_address_file(tmp_path, board.address, "fedcba9876543210")
         assert main(["status", str(tmp_path)]) == 2
     assert "run" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from agentkit.distributed.context import NodeId
 
 pytestmark = pytest.mark.both_stacks
 
-RUN = "0123456789abcdef"
+RUN = "0123456789abcdef0123456789abcdef"
 LEARNER = NodeId("learner-0", "learner", 0)
 
 

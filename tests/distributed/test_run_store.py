@@ -26,7 +26,7 @@ from agentkit.wire.server import HANDSHAKE_SECONDS
 
 pytestmark = pytest.mark.both_stacks
 
-RUN = "a-secret"
+RUN = "0123456789abcdef0123456789abcdef"
 
 
 @pytest.fixture

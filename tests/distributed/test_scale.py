@@ -106,7 +106,7 @@ def test_a_supervisor_that_cannot_begin_leaves_neither_engine_nor_store_open(tmp
     closed = []
     engine = Engine()
     engine.close = lambda: closed.append(engine)
-    with RunStore("0" * 32) as other, pytest.raises(ConfigError, match="cannot listen"):
+    with RunStore("01234567" * 4) as other, pytest.raises(ConfigError, match="cannot listen"):
         Supervisor(Program("test"), engine, store_port=int(other.address.rpartition(":")[2]))
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="cannot be written"):

@@ -448,8 +448,8 @@ def test_a_node_whose_board_is_silent_ends_with_a_code_that_asks_for_a_restart(m
     monkeypatch.setattr("agentkit.distributed.context.LOST_SECONDS", 0.5)
     node = Node("node-0", "node", 0, leave_when_told)
     codes = []
-    with RunStore("0" * 32) as store:
-        run_address = RunAddress(store.address, "0" * 32)
+    with RunStore("01234567" * 4) as store:
+        run_address = RunAddress(store.address, "01234567" * 4)
         thread = threading.Thread(target=lambda: codes.append(run_node(node, run_address)), daemon=True)
         thread.start()
         wait_until(lambda: store.last_heartbeat("node-0") is not None)

@@ -9,12 +9,13 @@ import pytest
 from agentkit.agents import dqn
 from agentkit.distributed import NodeContext, NodeTakenError, RunStore, RunStoreClient
 from agentkit.distributed.context import NodeId
+from agentkit.errors import ConfigError
 from agentkit.experiment import ExperimentConfig
 from agentkit.experiment.launching import external
 
 pytestmark = pytest.mark.both_stacks
 
-RUN = "0123456789abcdef"
+RUN = "0123456789abcdef0123456789abcdef"
 
 
 @contextlib.contextmanager
@@ -81,3 +82,16 @@ def test_a_second_learner_or_evaluator_is_refused_until_the_first_is_gone(role, 
             monkeypatch.setattr("agentkit.distributed.run_store.SILENT_SECONDS", 0.5)
             assert external.join_run(role, connect=store.address, run_id=RUN) == 0
     assert [name for name, _ in ran] == [f"{role}-0"] * 2 and len({None, *(life for _, life in ran)}) == 3
+
+
+def test_a_host_takes_no_key_that_strangers_know_or_guess(tmp_path, monkeypatch):
+    path = tmp_path / "run_id"
+    assert external._read_secret(path, "eth0") is None
+    path.write_text(RUN + "\n")
+    assert external._read_secret(path, "eth0") == RUN
+    monkeypatch.setattr(external.os, "getuid", lambda: path.stat().st_uid + 1)
+    assert external._read_secret(path, "lo") == RUN
+    with pytest.raises(ConfigError, match="another user's"):
+        external._read_secret(path, "eth0")
+    with pytest.raises(ConfigError, match="at least 22 characters"):
+        RunStore("a")

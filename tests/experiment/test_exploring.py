@@ -22,7 +22,7 @@ from tests.experiment.launched import Launched
 pytestmark = pytest.mark.both_stacks
 
 KEY = jax.random.PRNGKey(0)
-SECRET = "0123456789abcdef"
+SECRET = "0123456789abcdef0123456789abcdef"
 
 
 class Client:

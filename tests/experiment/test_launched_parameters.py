@@ -17,7 +17,7 @@ from agentkit.variables.served import ServedPublisher, ServedSource
 
 pytestmark = pytest.mark.both_stacks
 
-RUN = "0123456789abcdef"
+RUN = "0123456789abcdef0123456789abcdef"
 
 
 @pytest.fixture(autouse=True)

@@ -28,7 +28,7 @@ from tests.replay.served.pair import Host
 
 pytestmark = pytest.mark.both_stacks
 
-SECRET = "0123456789abcdef"
+SECRET = "0123456789abcdef0123456789abcdef"
 SPEC = specs.make_environment_spec(envs.make("agentkit:catch", seed=0))
 
 

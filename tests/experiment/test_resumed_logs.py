@@ -15,7 +15,7 @@ from agentkit.loggers import TensorboardLogger, read_csv
 
 pytestmark = pytest.mark.both_stacks
 
-SECRET = "a-secret"
+SECRET = "0123456789abcdef0123456789abcdef"
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from agentkit.experiment.launching.sharing.step_goal import StepGoal
 
 pytestmark = pytest.mark.both_stacks
 
-SECRET = "a-secret"
+SECRET = "0123456789abcdef0123456789abcdef"
 
 
 @contextlib.contextmanager

@@ -56,7 +56,7 @@ def evaluated(context, num_steps, num_evaluators=1, first_step=0, wanted=None, r
 
 def test_a_launched_run_knows_all_evaluations_however_quickly_they_followed(monkeypatch):
     def play(program, *, on_status, **settings):
-        with RunStore("a-secret") as store:
+        with RunStore("0123456789abcdef0123456789abcdef") as store:
             for index in range(2):
                 evaluated(Scripted(store, index, range(PERIOD, 9_000, PERIOD)), 10_000, num_evaluators=2)
             for _ in range(2):
@@ -71,7 +71,7 @@ def test_a_launched_run_knows_all_evaluations_however_quickly_they_followed(monk
 
 def test_an_evaluator_that_is_started_again_plays_what_is_due_and_nothing_twice():
     """The newest checkpoint is older than its last evaluation: the run went on without a pause."""
-    with RunStore("a-secret") as store:
+    with RunStore("0123456789abcdef0123456789abcdef") as store:
         first = evaluated(Scripted(store, 0, [3_400, 4_000, 4_700]), 10_000, first_step=3_000)
         again = evaluated(Scripted(store, 0, [4_900, 5_000]), 10_000, first_step=3_000)
         late = evaluated(Scripted(store, 0, [6_100, 6_900]), 10_000, first_step=3_000)
@@ -81,7 +81,7 @@ def test_an_evaluator_that_is_started_again_plays_what_is_due_and_nothing_twice(
 @pytest.mark.parametrize("num_evaluators", [1, 2])
 def test_after_the_last_step_only_one_evaluation_follows_of_the_last_parameters(num_evaluators):
     """A supervised learner goes on for a while with what is left; the evaluators are told to stop after it."""
-    with RunStore("a-secret") as store:
+    with RunStore("0123456789abcdef0123456789abcdef") as store:
         contexts = [Scripted(store, i, [1_900, 2_000, 2_900, 3_000, 3_001, 3_001]) for i in range(num_evaluators)]
         found = [evaluated(context, 3_000, num_evaluators, first_step=1_000) for context in contexts]
     (at_the_end,) = (record for records in found for record in records if record["steps"] > 2_000)
@@ -90,7 +90,7 @@ def test_after_the_last_step_only_one_evaluation_follows_of_the_last_parameters(
 
 
 def test_a_host_that_came_back_and_wants_more_steps_is_evaluated_until_their_end():
-    with RunStore("a-secret") as store:
+    with RunStore("0123456789abcdef0123456789abcdef") as store:
         context = Scripted(store, 0, [2_000, 3_000, 3_500, 4_000, 5_000, 6_000, 6_001])
         records = evaluated(context, 3_000, first_step=1_000, wanted=6_000)
         stopped_early = evaluated(Scripted(store, 1, [3_500]), 3_000, first_step=3_000, wanted=6_000)
@@ -101,8 +101,10 @@ def test_a_host_that_came_back_and_wants_more_steps_is_evaluated_until_their_end
 
 def test_the_last_evaluation_waits_for_a_learner_that_joined_by_itself_and_is_told_when_all_are():
     with (
-        RunStore("a-secret") as store,
-        contextlib.closing(RunStoreClient(store.address, "a-secret", node="learner-0", life="its-own")) as learner,
+        RunStore("0123456789abcdef0123456789abcdef") as store,
+        contextlib.closing(
+            RunStoreClient(store.address, "0123456789abcdef0123456789abcdef", node="learner-0", life="its-own")
+        ) as learner,
     ):
         learner.claim("learner-0", "its-own")
         left = []

@@ -14,7 +14,7 @@ import time
 import numpy as np
 import pytest
 
-from agentkit.errors import ConfigError
+from agentkit.errors import ConfigError, UnknownNameError
 from agentkit.variables import served
 from agentkit.variables.served import ServedPublisher, ServedSource
 from agentkit.wire import Client, RefusedError, derive_keys
@@ -93,7 +93,24 @@ def test_what_is_no_question_is_refused_and_others_are_served(question):
         with pytest.raises(RefusedError):
             member.ask(question, LONG)
         member.close()
+        with pytest.raises(UnknownNameError):
+            ServedSource(publisher.address, "run").get(["another"])
         assert ServedSource(publisher.address, "run").get(["policy"]).version == 0
+
+
+def test_who_is_of_another_version_is_told_that_and_who_has_left_is_forgotten(monkeypatch):
+    monkeypatch.setattr(served, "LINGER_SECONDS", 0.1)
+    with contextlib.closing(ServedPublisher("run", FREE)) as publisher:
+        publisher.publish(0, {"policy": np.zeros(2)})
+        for _ in range(3):
+            with contextlib.closing(ServedSource(publisher.address, "run")) as source:
+                source.get(["policy"])
+            time.sleep(0.15)
+        assert len(publisher._told) == 1
+        monkeypatch.setattr("agentkit.wire.client.encode", lambda number, nest: [f"[0, {number}, null]".encode()])
+        source = ServedSource(publisher.address, "run")
+        with contextlib.closing(source), pytest.raises(RefusedError, match="version 0 of the wire"):
+            source.get(["policy"])
 
 
 def test_a_publisher_that_closes_stays_for_those_who_ask_and_lack_the_newest(monkeypatch):

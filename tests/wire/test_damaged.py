@@ -107,7 +107,7 @@ def test_odd_things_in_each_place_are_refused_or_read():
         read([json.dumps(head).encode(), *parts])
 
 
-@pytest.mark.parametrize("parts", [[], [b""], [b"[" * 100_000], [b"1" * 5000], [b"[1, " + b"9" * 5000 + b", 0, null]"]])
+@pytest.mark.parametrize("parts", [[], [b""], [b"[" * 100_000], [b"1" * 5000], [b"[2, " + b"9" * 5000 + b", 0, null]"]])
 def test_what_is_no_head_is_refused(parts):
     assert not read(parts)
     assert not read([*parts, bytes(PART_BYTES)])

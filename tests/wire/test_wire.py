@@ -136,6 +136,14 @@ def test_refusals_and_deadlines(client, echo):
     assert client.ask(1, LONG) == 1
 
 
+def test_a_refusal_is_told_to_who_hears_of_its_request(client):
+    client.send("refuse")
+    assert client.ask("another", LONG) == "another"
+    with pytest.raises(RefusedError, match="not this"):
+        client.receive(LONG)
+    assert client.receive(0.0) is None
+
+
 def test_who_waits_hears_of_a_close(client):
     raised = []
 
@@ -209,6 +217,24 @@ def test_nothing_is_lost_in_the_moment_after_a_connection_was_lost(tmp_path, mon
     assert client.num_waiting == 0
     client.close()
     last[0].close()
+
+
+@pytest.mark.parametrize("which", [0, -1], ids=["the first copy", "the last copy"])
+def test_an_answer_goes_to_where_its_client_is_now(tmp_path, which):
+    """A request may come over a connection that is gone, and again over the next; they are read in any order."""
+    tmp_path.chmod(0o700)
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(contextlib.closing(Server(private_address(tmp_path, "s"))))
+        client = stack.enter_context(contextlib.closing(Client(server.address, patience=LONG)))
+        number = client.send("question")
+        for attempt in range(2):
+            if attempt:
+                client._connected = False
+                client._reconnect(client.address)
+            assert wait_until(lambda: client.receive(0.05) is None and client.connected)
+        copies = list(iter(lambda: server.receive(1.0), None))
+        server.answer(copies[which], "answer")
+        assert client.receive(LONG / 4) == (number, "answer")
 
 
 def _ask_in_child(address, keys, connection):
@@ -367,7 +393,7 @@ def test_garbage_and_endless_frames_of_strangers_end_their_connections_alone(gua
 
 def _raw_member(address, keys):
     raw = zmq.Context.instance().socket(zmq.DEALER)
-    raw.linger = 0
+    raw.routing_id, raw.linger = b"raw", 0
     raw.curve_serverkey, raw.curve_publickey, raw.curve_secretkey = keys[0], keys[2], keys[3]
     raw.connect(address)
     return raw
@@ -377,17 +403,17 @@ def test_damaged_messages_of_members_are_dropped_and_counted(guarded):
     raw = _raw_member(guarded.address, KEYS)
     messages = [
         [b"not json"],
-        [b"[1]"],
-        [b'[1, 4, 0, {"array": "float32", "shape": [1099511627776]}]'],
-        [b'[1, 5, 9, {"array": "float32", "shape": [2]}]', b"12345678"],
-        [b'[1, 6, 7, {"array": "float32", "shape": [2]}]', b"1234567"],
-        [b'[1, 7, 8, {"array": "object", "shape": [1]}]', b"12345678"],
-        [b'[1, 8, 0, {"namedtuple": ["os", "terminal_size"], "fields": {"a": null}}]'],
-        [b"[1, 9, 0, null]", b"left over"],
-        [b"[1, 10, 4, null]", b"left"],
-        [b"[2, 11, null]"],
-        [b'[1, 14, 0, {"array": 5, "shape": []}]'],
-        [b'[1, 15, 0, {"namedtuple": ["builtins", "tuple"], "fields": {}}]'],
+        [b"[2]"],
+        [b'[2, 4, 0, {"array": "float32", "shape": [1099511627776]}]'],
+        [b'[2, 5, 9, {"array": "float32", "shape": [2]}]', b"12345678"],
+        [b'[2, 6, 7, {"array": "float32", "shape": [2]}]', b"1234567"],
+        [b'[2, 7, 8, {"array": "object", "shape": [1]}]', b"12345678"],
+        [b'[2, 8, 0, {"namedtuple": ["os", "terminal_size"], "fields": {"a": null}}]'],
+        [b"[2, 9, 0, null]", b"left over"],
+        [b"[2, 10, 4, null]", b"left"],
+        [b"[1, 11, null]"],
+        [b'[2, 14, 0, {"array": 5, "shape": []}]'],
+        [b'[2, 15, 0, {"namedtuple": ["builtins", "tuple"], "fields": {}}]'],
     ]
     for message in messages:
         raw.send_multipart(message)
@@ -395,10 +421,10 @@ def test_damaged_messages_of_members_are_dropped_and_counted(guarded):
     while len(answers) < 10 and raw.poll(LONG * 1000):
         answers.append(raw.recv_multipart()[0])
     assert guarded.server.num_dropped == len(messages) and guarded.seen == []
-    assert any(b"version 2 of the wire, expected 1" in answer for answer in answers)
-    raw.send_multipart([b"[1, 12, 0, null]"])
+    assert any(b"version 1 of the wire, expected 2" in answer for answer in answers)
+    raw.send_multipart([b"[2, 12, 0, null]"])
     assert raw.poll(LONG * 1000) and b'"value"' in raw.recv_multipart()[0]
-    raw.send_multipart([b"[1, 13, 0, null]", bytes(LONGEST_FRAME + 1)])  # Ends the connection.
+    raw.send_multipart([b"[2, 13, 0, null]", bytes(LONGEST_FRAME + 1)])  # Ends the connection.
     member = Client(guarded.address, KEYS, patience=LONG)
     assert member.ask("served", LONG) == "served"
     member.close()
@@ -434,7 +460,7 @@ def test_a_member_that_asks_without_end_keeps_no_other_out(guarded):
     def ask():
         while not asked.is_set():
             if raw.poll(100, zmq.POLLOUT):
-                raw.send_multipart([b"[1, 1, 0, null]"])
+                raw.send_multipart([b"[2, 1, 0, null]"])
 
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()

@@ -24,7 +24,6 @@ RUN_ID_VARIABLE = "AGENTKIT_RUN_ID"
 DEFAULT_BOARD_PORT = 7700
 
 _START_AGAIN = 1
-_MIN_SECRET = 16
 
 
 class Meeting(NamedTuple):
@@ -75,11 +74,10 @@ def find_meeting(arguments: argparse.Namespace) -> Meeting:
         address, run_id = address or found.address, found.run_id
     if run_id is None:
         run_id = os.environ.get(RUN_ID_VARIABLE)
-    if run_id is not None and len(run_id) < _MIN_SECRET:
-        raise ConfigError(
-            f"The run id must have at least {_MIN_SECRET} characters, found {len(run_id)}: who guesses it may join "
-            "and stop the run. Make one with: openssl rand -hex 16"
-        )
+    if run_id is not None:
+        from agentkit.wire import check_secret
+
+        check_secret(run_id)
     if address is not None:
         from agentkit.distributed.run_store_client import is_address
 

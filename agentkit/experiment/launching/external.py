@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import pathlib
 import queue
 import random
@@ -40,6 +41,7 @@ from agentkit.experiment.runs.lock import run_lock
 from agentkit.experiment.runs.loggers import check_for_processes, check_installed
 from agentkit.experiment.runs.logs import ProgramLog
 from agentkit.experiment.training.signals import StopOnSignal
+from agentkit.wire import check_secret
 
 ROLES = ("replay", "learner", "actor", "evaluator")
 
@@ -98,7 +100,7 @@ def _host(
     on_start: Callable[[str, str], None] | None, *, store_port: int, port: int | None, listen: str,
 ) -> str:  # fmt: skip
     known = directory / "run_id"
-    run_id = run_id or (known.read_text().strip() if known.is_file() else secrets.token_hex(16))
+    run_id = check_secret(run_id or _read_secret(known, listen) or secrets.token_hex(16))
     found = prepare_launch(experiment, (directory / "config.json").exists(), {})
     write_secret(known, run_id)
     host = "127.0.0.1" if listen == "lo" else "0.0.0.0"
@@ -133,6 +135,18 @@ def _host(
     (directory / "board.json").unlink(missing_ok=True)
     stopped_by(status)  # Raises what a callback has raised.
     return reason
+
+
+def _read_secret(path: pathlib.Path, listen: str) -> str | None:
+    """Returns the secret in a run folder, so that others find a host that is started again; None if there is none."""
+    if not path.is_file():
+        return None
+    if listen != "lo" and path.stat().st_uid != os.getuid():
+        raise ConfigError(
+            f"{path} is another user's, who knows the key of all that would listen on {listen} here. Remove it, and a "
+            "new one is made; or give a run id of your own (AGENTKIT_RUN_ID)."
+        )
+    return path.read_text().strip()
 
 
 def _check_external(experiment: ExperimentConfig) -> tuple[dict[str, Any], pathlib.Path]:

@@ -10,7 +10,7 @@ import secrets
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,7 @@ class ServedReplay(base.Replay):
         draw_ahead: samplers ask for batches before they are asked for them, which counts as drawn; not those of
             tables whose items go when they are drawn. And new priorities go off without a wait for an answer: those
             of the last updates before `close` may be lost.
+        find_address: where the server is now, None for unknown; asked while it is away.
 
     Raises:
         ReplayClosedError: no server answers at `address`.
@@ -66,11 +67,12 @@ class ServedReplay(base.Replay):
         default_timeout: float = 60.0,
         connect_timeout: float | None = None,
         draw_ahead: bool = False,
+        find_address: Callable[[], str | None] | None = None,
     ):
         self.tables: Mapping[str, Table] = base.index_tables(tables)
         self.default_timeout = base.check_timeout(default_timeout, default_timeout)
         self.address = address
-        self._keys = keys
+        self._keys, self._find_address = keys, find_address
         self._draw_ahead = draw_ahead
         # Empty ones: they know what fits.
         self._model = SharedTables(self.tables, 0)
@@ -86,7 +88,7 @@ class ServedReplay(base.Replay):
         self._wire.patience = 2.0
 
     def _connect(self, patience: float = 2.0) -> Client:
-        return Client(self.address, self._keys, patience)
+        return Client(self.address, self._keys, patience, self._find_address)
 
     def _check_tables(self, found: list[dict[str, Any]]) -> None:
         theirs = {fields["name"]: fields for fields in found}
@@ -236,7 +238,8 @@ def _push(replay: weakref.ref[ServedReplay]) -> None:
 class ServedSampler(base.Sampler):
     """Draws batches from one table of a server; made by `ServedReplay.sampler`.
 
-    Batches that were asked for and have not come when the timeout ends come to the next call.
+    Batches that were asked for and have not come when the timeout ends come to the next call. What was drawn and is
+    lost with a connection comes over the next one, without being drawn again; what is lost with its server is not.
     """
 
     def __init__(self, table: Table, wire: Client, batch_size: int, timeout: float, ahead: int):
@@ -295,8 +298,9 @@ class ServedSampler(base.Sampler):
         """Asks for as many batches as are to be under way."""
         body = {"do": "sample", "sampler": self._name, "table": self._table.name, "batch_size": self._batch_size}
         while self._wire.num_waiting + len(self._come) < self._ahead:
+            wait = self._timeout if self._ahead == 1 else _AHEAD_SECONDS
             with as_replay_errors():
-                self._wire.send({**body, "wait": self._timeout if self._ahead == 1 else _AHEAD_SECONDS})
+                self._wire.send({**body, "oldest_waiting": self._wire.oldest_waiting, "wait": wait})
 
     def _receive(self, timeout: float) -> tuple[int, Any] | None:
         """Takes in an answer; returns it, or None if there is none, or none but that there is no batch yet."""
@@ -315,10 +319,10 @@ class ServedSampler(base.Sampler):
             raise ReplayClosedError("This sampler is closed; make a new one with replay.sampler(...).")
 
     def close(self) -> None:
-        """Stops sampling; takes back what was asked for and not given, if nobody waits for it."""
+        """Stops sampling; takes back what was asked for and not given, if nobody waits for it here."""
         if self._lock.acquire(blocking=False):
             try:
-                if not self._wire.closed and self._wire.num_waiting:
+                if not self._wire.closed:
                     with contextlib.suppress(WireClosedError, WireTimeoutError, RefusedError):
                         self._wire.ask({"do": "cancel", "sampler": self._name}, 1.0)
             finally:

@@ -39,7 +39,7 @@ MAX_TAKEN_IN = 64
 """Requests that are taken in between two pieces of work."""
 
 MAX_CONFIRMED = 10_000
-"""Writers of which it is remembered how much of theirs is in; the oldest are forgotten."""
+"""Writers of which it is remembered how much of theirs is in; those that are gone longest are forgotten."""
 
 UNKNOWN_WRITER = "unknown writer"
 """Refuses a block of a writer that has to tell its history first."""
@@ -94,9 +94,11 @@ class ReplayServer:
         self._draws: dict[str, collections.OrderedDict[tuple[str, int], _Draw]] = {
             name: collections.OrderedDict() for name in self.replay.tables
         }
+        # Batches, and when they were given: their samplers may not have got them yet, and would ask again.
+        self._given: dict[tuple[str, int], tuple[float, list[Any]]] = {}
         # Time used for draws and for blocks, each over its share: whoever has used less is next.
         self._used_by_draws = self._used_by_blocks = 0.0
-        self._next_sweep = 0.0
+        self._next_sweep = time.monotonic() + LEASE_SECONDS  # Writers of the server before this one come back first.
         self._handlers: dict[str, Callable[[Request], Any]] = {
             "tables": lambda request: json.dumps([table.fingerprint() for table in self.replay.tables.values()]),
             "open": self._open,
@@ -193,7 +195,7 @@ class ReplayServer:
         stream.heard = time.monotonic()
         if sequence < stream.due:
             self._wire.answer(request, sequence)
-        else:  # A block that comes again is answered where it came from last.
+        else:
             self._blocks.setdefault(writer, {})[sequence] = request
 
     def _note_draw(self, request: Request) -> None:
@@ -203,13 +205,18 @@ class ReplayServer:
         deadline = time.monotonic() + float(body["wait"])
         if math.isnan(deadline):
             raise ValueError("wait is no number of seconds")
-        draw = _Draw(request, table.name, body["batch_size"], deadline)
-        self._draws[table.name][body["sampler"], request.number] = draw
+        key, oldest = (body["sampler"], request.number), body["oldest_waiting"]
+        self._given = {k: given for k, given in self._given.items() if k[0] != key[0] or k[1] >= oldest}
+        if key in self._given:
+            self._wire.answer(request, self._given[key][1])
+        else:
+            self._draws[table.name][key] = _Draw(request, table.name, body["batch_size"], deadline)
 
     def _cancel(self, request: Request) -> None:
-        for draws in self._draws.values():
-            for key in [key for key in draws if key[0] == request.body["sampler"]]:
-                del draws[key]
+        where: list[dict[tuple[str, int], Any]] = [self._given, *self._draws.values()]
+        for kept in where:
+            for key in [key for key in kept if key[0] == request.body["sampler"]]:
+                del kept[key]
 
     def _can_sample(self, request: Request) -> bool:
         table = self.replay.table(request.body["table"]).name
@@ -222,7 +229,10 @@ class ReplayServer:
         for name, stream in list(self._streams.items()):
             if stream.due not in self._blocks.get(name, ()) and now - stream.heard > LEASE_SECONDS:
                 self._drop(name)
+        self._given = {key: given for key, given in self._given.items() if now - given[0] <= LEASE_SECONDS}
         confirmed = self.replay.shared.confirmed
+        for name in [name for name in self._streams if name in confirmed]:  # Behind those who are gone.
+            confirmed[name] = confirmed.pop(name)
         gone = [name for name in confirmed if name not in self._streams]
         for name in itertools.islice(gone, max(0, len(confirmed) - MAX_CONFIRMED)):
             del confirmed[name]
@@ -276,9 +286,11 @@ class ReplayServer:
 
     def _give(self, draw: _Draw) -> None:
         """Answers with a batch: a list of its keys, the fields of `SampleInfo`, and the leaves of its data."""
-        self._draws[draw.table].popitem(last=False)
+        key, _ = self._draws[draw.table].popitem(last=False)
         keys, sample = self.replay.shared.items[draw.table].sample(draw.batch_size)
-        self._wire.answer(draw.request, [keys, *sample.info, *tree.flatten(sample.data)])
+        batch = [keys, *sample.info, *tree.flatten(sample.data)]
+        self._given[key] = time.monotonic(), batch
+        self._wire.answer(draw.request, batch)
 
     def _put(self, stream: WriterStream) -> None:
         """Lets in what may go in of a writer's block, and tells it when all is in."""

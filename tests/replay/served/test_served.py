@@ -14,7 +14,7 @@ import tree
 
 from agentkit import errors
 from agentkit.replay import Fifo, InProcessReplay, Prioritized, Queue, SampleToInsertRatio
-from agentkit.replay.served import ServedReplay, writer
+from agentkit.replay.served import ServedReplay, server, writer
 from agentkit.replay.served.client import AHEAD, UPDATES_UNDER_WAY
 from agentkit.testing.adder import AdderContract
 from agentkit.testing.replay import ReplayContract, make_step, pair_table, wait_until, write_pairs
@@ -139,6 +139,37 @@ def test_a_writer_that_is_not_heard_for_long_tells_its_history_again(hosts):
     assert wait_until(lambda: not host.server._streams and not host.server.replay.shared.confirmed)
     store = host.server.replay.shared.stores[0]
     assert store.num_rows - 1 - store.num_free == 8, "a first and a last step of each item, and nothing else"
+    replay.close()
+
+
+def test_of_more_writers_than_are_remembered_those_gone_longest_are_forgotten(hosts, tmp_path, monkeypatch):
+    """Not those that were there first, and none before it had the time to come back: its rows would go in again."""
+    host = hosts(pair_table())
+    replay = host.connect(default_timeout=LONG)
+    replay.push = lambda seconds: None  # No other thread hears answers.
+    writers = [replay.writer(3) for _ in range(2)]
+    for number, each in enumerate(writers):
+        each._hear_now = lambda timeout: False
+        write_trios(each, range(number, number + 3))
+        each._send()
+        del each._hear_now
+    assert wait_until(lambda: replay.info("pairs").num_inserted == 2)
+    replay.save(tmp_path)
+    host.kill()
+    monkeypatch.setattr(server, "MAX_CONFIRMED", 1)
+    host.start(tmp_path)
+    for each in writers:
+        each.flush()
+    assert sorted(stored(host)) == [0, 1]
+    for most, each in [(2, writers[1]), (1, writers[0])]:  # The first one is gone last.
+        host.stop()
+        monkeypatch.setattr(server, "MAX_CONFIRMED", most)
+        host.server._streams[each._name].heard -= 1e6
+        host.server._next_sweep = 0.0
+        host._run()
+        assert wait_until(lambda name=each._name: name not in host.server._streams)
+    host.stop()
+    assert list(host.server.replay.shared.confirmed) == [writers[0]._name]
     replay.close()
 
 
@@ -269,6 +300,28 @@ def test_a_queue_is_not_drawn_from_ahead(hosts):
     replay.close()
 
 
+@pytest.mark.parametrize("ahead", [1, AHEAD])
+def test_batches_that_are_lost_with_a_connection_come_again_and_are_not_drawn_again(hosts, ahead):
+    """Of a queue, their rows would be gone."""
+    host = hosts(pair_table(max_size=64, sampler=Fifo(), rate_limiter=Queue(64), max_times_sampled=1))
+    replay = host.connect(default_timeout=LONG)
+    sampler = replay.sampler("pairs", 2)
+    sampler._ahead = ahead  # As of tables whose items stay.
+    sampler._request()
+    assert wait_until(lambda: sampler._receive(0.0) is None and len(host.server._draws["pairs"]) == ahead)
+    host.stop()
+    write_pairs(host.server.replay.writer(1), "pairs", range(24))
+    host._run()
+    assert wait_until(lambda: replay.info("pairs").num_sampled == 2 * ahead)
+    host.cut()  # The batches are on their way.
+    for first in range(0, 10, 2):
+        assert next(sampler).sample.data.action.tolist() == [first, first + 1]
+    assert 1 <= len(host.server._given) <= ahead, "it keeps what may have to come again, and nothing else"
+    sampler.close()
+    assert not host.server._given
+    replay.close()
+
+
 def test_an_absent_server_is_said_to_be_away_and_found_again(hosts):
     host = hosts(pair_table())
     replay = host.connect(default_timeout=LONG)
@@ -317,7 +370,7 @@ def _requests():
     block = {"do": "block", **row, "steps": steps, "starts": np.array([0]), "items": []}
     return [
         block, block | {"items": [item]}, {"do": "leave", "writer": "writer"}, {"do": "cancel", "sampler": "me"},
-        {"do": "sample", "table": "pairs", "batch_size": 1, "wait": 0.0, "sampler": "me"},
+        {"do": "sample", "table": "pairs", "batch_size": 1, "wait": 0.0, "sampler": "me", "oldest_waiting": 1},
         {"do": "can_insert", "table": "pairs", "num_items": 1}, {"do": "can_sample", "table": "pairs", "batch_size": 1},
         {"do": "info", "table": "pairs"}, {"do": "update", "table": "pairs", "keys": [1], "priorities": [1.0]},
         {"do": "count", "table": "pairs", "num_sampled": 1},
@@ -370,7 +423,7 @@ def test_what_is_saved_served_is_restored_in_process(hosts, tmp_path, sampler):
 
 @pytest.mark.full
 def test_writers_at_full_speed_leave_a_sampler_most_of_its_rate(hosts):
-    """Loose: all share the cores of this machine; the shares of the server's own time are what is asserted."""
+    """Loose, since all share the cores of this machine: neither starves, and the sampler keeps a tenth."""
     host = hosts(pair_table(max_size=100_000))
     replay = host.connect(default_timeout=LONG, draw_ahead=True)
     one = replay.writer(1)

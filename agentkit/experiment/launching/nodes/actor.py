@@ -110,7 +110,7 @@ def connect(
     context: NodeContext, tables: Sequence[Table], endpoint: Mapping[str, Any], stack: contextlib.ExitStack
 ) -> Replay:
     """Connects an actor to a replay node; the stack ends that."""
-    server = connect_to_replay(tables, endpoint, timeout=OUTAGE_SECONDS, wait=120.0, run_id=context.store.run_id)
+    server = connect_to_replay(tables, endpoint, timeout=OUTAGE_SECONDS, wait=120.0, store=context.store)
     stack.callback(server.close)  # Abandons what is unconfirmed, after the adders' close.
     return server
 

@@ -158,7 +158,7 @@ def gradient_node(
         gradient = jax.jit(update.gradient)
         tables = with_gradients(agent, queue_size).make_tables(spec)
         server = stack.enter_context(
-            connect_to_replay(tables, replay, timeout=OUTAGE_SECONDS, wait=120.0, run_id=context.store.run_id)
+            connect_to_replay(tables, replay, timeout=OUTAGE_SECONDS, wait=120.0, store=context.store)
         )
         writer = server.writer(history=1)
         tables = make_own_tables(experiment, spec, environment)

@@ -65,8 +65,9 @@ class ServerData:
         self._dataset: ReplayDataset | None = ReplayDataset(self.replay, self._plan, timeout=BATCH_SECONDS)
 
     def _connect(self, wait: float) -> Replay:
-        run_id = None if self._store is None else self._store.run_id
-        return connect_to_replay(self._tables, self._endpoint, timeout=10.0, wait=wait, draw_ahead=True, run_id=run_id)
+        return connect_to_replay(
+            self._tables, self._endpoint, timeout=10.0, wait=wait, draw_ahead=True, store=self._store
+        )
 
     def __iter__(self) -> Iterator[DrawnBatch]:
         return self
