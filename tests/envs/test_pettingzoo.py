@@ -167,6 +167,44 @@ def test_masks_in_infos_become_part_of_the_observation():
         given(without)
 
 
+def test_a_mask_in_infos_is_of_the_agent_that_has_it():
+    class Mixed(Parallel):
+        def action_space(self, agent):
+            return gymnasium.spaces.Box(-1, 1, (), np.float32) if agent == 3 else CHOICE
+
+    live, zero, on = ["a", "b", 3], {"a": 0, "b": 0, 3: 0}, dict.fromkeys(["a", "b", 3], False)
+    mask = {ACTION_MASK: np.array([1, 0, 1], np.int8)}
+    infos = {"a": mask, "b": {ACTION_MASK: None}, 3: mask}
+    later = (live, zero, zero, on, on, {"a": mask, "b": mask})
+    environment = ParallelEnvironment(Mixed((live, zero, infos), (live, zero, zero, on, on, infos), later))
+    acted = {"a": np.int32(0), "b": np.int32(0), "3": np.float32(0)}
+    for found in (environment.reset(), environment.step(acted)):
+        assert found["a"].observation[ACTION_MASK].tolist() == [1, 0, 1]
+        for agent_id, timestep in found.items():
+            specs.validate(timestep.observation, environment.agent_specs()[agent_id].observations, agent_id)
+        assert [isinstance(t.observation, dict) for t in found.values()] == [True, False, False]
+    with pytest.raises(SpecError, match="step 2 of an episode, agent 'b': infos/action_mask: expected none, since"):
+        environment.step(acted)
+
+
+def test_who_is_not_to_act_at_the_reset_may_have_a_mask_later():
+    class OfWhoActs(Turns):
+        def reset(self, seed=None, options=None):
+            super().reset()
+            self.infos["a"] = {ACTION_MASK: np.array([1, 0, 1], np.int8)}
+
+        def step(self, action):
+            super().step(action)
+            if self._time == 1:
+                self.infos["b"] = {ACTION_MASK: np.array([1, 1, 0], np.int8)}
+            if self._time == 2:
+                self.infos["b"] = {}
+
+    found = given(TurnsEnvironment(OfWhoActs()))
+    masks = [[t[3][ACTION_MASK].tolist() for t in each.values()] for each in found[:4]]
+    assert masks == [[[1, 0, 1]], [[1, 1, 0]], [[1, 0, 1]], [[1, 1, 1]]]
+
+
 class Turns(pettingzoo.AECEnv):
     """ "a" and "b" in turns; b gets 5 at once and 1 for each step, a 2 for each own one; after four steps b is cut off,
     and "a" has terminated."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, NamedTuple, final
+from typing import Any, Literal, NamedTuple, final
 
 import dm_env
 import numpy as np
@@ -54,6 +54,10 @@ def adapt(environment: Any, seed: int = 0) -> PettingZooEnvironment:
     raise SpecError(f"Expected a pettingzoo ParallelEnv or AECEnv, found {type(environment).__name__}.")
 
 
+_InfoMask = Literal["needed", "taken", "refused", "ignored"]
+"""What becomes of a mask in an agent's infos: where it is taken without being needed, none allows every action."""
+
+
 class _Agent(NamedTuple):
     """Holds what is needed to pass on one agent's values: its own id, and functions for observations and actions."""
 
@@ -61,15 +65,20 @@ class _Agent(NamedTuple):
     spec: EnvironmentSpec
     read: Callable[[Any], Nest]
     write: Callable[[Nest], Any]
+    info_mask: _InfoMask
+
+
+def _has_mask(info: Mapping[str, Any]) -> bool:
+    return info.get(ACTION_MASK) is not None
 
 
 class PettingZooEnvironment(MultiAgentEnvironment):
     """Gives an environment of PettingZoo agentkit's interface; see `core.MultiAgentEnvironment`.
 
-    ``terminated`` becomes LAST with discount 0, ``truncated`` alone LAST with discount 1. Where ``infos`` have an
-    ``action_mask`` at a reset and observations have none, observations become ``{"observation": ...,
-    "action_mask": int8 [A]}``. Ids that are no text become text. What is returned and was not promised is refused (see
-    `agentkit.envs.multi_agent.pettingzoo_values`).
+    ``terminated`` becomes LAST with discount 0, ``truncated`` alone LAST with discount 1. An agent that has an
+    ``action_mask`` in its infos at the first reset, and none in its observations, observes ``{"observation": ...,
+    "action_mask": int8 [A]}``; so does one that is not to act there, where another has a mask. Ids that are no text
+    become text. What is returned and was not promised is refused (see `agentkit.envs.multi_agent.pettingzoo_values`).
 
     Args:
         environment: a ``pettingzoo.ParallelEnv`` or ``AECEnv``, with ``possible_agents``.
@@ -89,9 +98,9 @@ class PettingZooEnvironment(MultiAgentEnvironment):
         self._environment = environment
         self._num_steps = 0  # Of this episode.
         self.reseed(seed)
-        infos = self._reset()
-        self._has_info_masks = any(isinstance(info, Mapping) and ACTION_MASK in info for info in infos.values())
-        self._agents = {str(own_id): self._describe(own_id) for own_id in own_ids}
+        infos, to_act = self._reset()
+        masked = {own_id for own_id, info in infos.items() if isinstance(info, Mapping) and _has_mask(info)}
+        self._agents = {str(own_id): self._describe(own_id, masked, to_act) for own_id in own_ids}
         self._ids = {agent.own_id: agent_id for agent_id, agent in self._agents.items()}
         self._to_act: tuple[AgentId, ...] = ()
         self._in_play: set[AgentId] = set()
@@ -102,25 +111,28 @@ class PettingZooEnvironment(MultiAgentEnvironment):
         self.reseed(seed)
 
     @abc.abstractmethod
-    def _reset(self) -> Mapping[Any, Any]:
-        """Starts an episode of PettingZoo's; returns the infos by agent."""
+    def _reset(self) -> tuple[Mapping[Any, Any], Collection[Any]]:
+        """Starts an episode of PettingZoo's; returns the infos by agent, and its own ids of those that are to act."""
 
-    def _describe(self, own_id: Any) -> _Agent:
+    def _describe(self, own_id: Any, masked: Collection[Any], to_act: Collection[Any]) -> _Agent:
+        """Returns an agent, given who has a mask in the infos of the first reset, and who is to act there."""
         observed, chosen = self._environment.observation_space(own_id), self._environment.action_space(own_id)
         try:
             seen, actions = space_to_spec(observed, "observation"), space_to_spec(chosen, "action")
         except SpecError as error:
             raise SpecError(f"{self._environment}, agent {own_id!r}: {error}") from error
         spec = one_reward_spec(seen, actions)
-        if self._masks_by_info(spec):
+        info_mask: _InfoMask
+        if not isinstance(actions, specs.DiscreteArray) or (isinstance(seen, dict) and ACTION_MASK in seen):
+            info_mask = "ignored"
+        elif own_id in masked:
+            info_mask = "needed"
+        else:  # Games in turns may have only the mask of who is to act, and others come later.
+            info_mask = "taken" if masked and own_id not in to_act else "refused"
+        if info_mask in ("needed", "taken"):
             mask = specs.BoundedArray((actions.num_values,), np.int8, 0, 1, ACTION_MASK)
             spec = spec._replace(observations={"observation": seen, ACTION_MASK: mask})
-        return _Agent(own_id, spec, make_reader(seen), make_writer(chosen))
-
-    def _masks_by_info(self, spec: EnvironmentSpec) -> bool:
-        """Returns whether an agent's mask is to be moved from the infos into its observation."""
-        has_own = isinstance(spec.observations, dict) and ACTION_MASK in spec.observations
-        return self._has_info_masks and not has_own and isinstance(spec.actions, specs.DiscreteArray)
+        return _Agent(own_id, spec, make_reader(seen), make_writer(chosen), info_mask)
 
     def _read(self, agent_id: AgentId, observation: Any, info: Any, *, acts: bool) -> Nest:
         """Returns an agent's observation as its spec says, with its mask; None where an agent ended without one."""
@@ -128,10 +140,17 @@ class PettingZooEnvironment(MultiAgentEnvironment):
         if observation is None and not acts:
             return None
         seen = agent.read(observation)
-        if not (self._has_info_masks and ACTION_MASK in agent.spec.observations) or ACTION_MASK in seen:
+        if agent.info_mask == "ignored":
+            return seen
+        if agent.info_mask == "refused":
+            if acts and _has_mask(info):
+                raise SpecError(
+                    f"infos/{ACTION_MASK}: expected none, since this agent had none at the first reset, by which its "
+                    "specs are made. Give it one there, such as np.ones, where all may be chosen."
+                )
             return seen
         spec, found = agent.spec.observations[ACTION_MASK], info.get(ACTION_MASK)
-        if found is None and not acts:
+        if found is None and not (acts and agent.info_mask == "needed"):
             found = np.ones(spec.shape, np.int8)
         return {"observation": seen, ACTION_MASK: specs.fit_array(found, spec, f"infos/{ACTION_MASK}")}
 
@@ -234,11 +253,11 @@ class PettingZooEnvironment(MultiAgentEnvironment):
 class ParallelEnvironment(PettingZooEnvironment):
     """Gives a ``pettingzoo.ParallelEnv`` agentkit's interface: all agents that are there act together."""
 
-    def _reset(self) -> Mapping[Any, Any]:
+    def _reset(self) -> tuple[Mapping[Any, Any], Collection[Any]]:
         with self._telling():
             self._first = take_parallel_reset(self._environment.reset(seed=self._seed))
         self._seed = None
-        return self._first.infos
+        return self._first.infos, self._present()
 
     def reset(self) -> dict[AgentId, dm_env.TimeStep]:
         """Starts an episode."""
@@ -287,12 +306,12 @@ class TurnsEnvironment(PettingZooEnvironment):
     agent's reward is what the environment has summed for it since its last turn.
     """
 
-    def _reset(self) -> Mapping[Any, Any]:
+    def _reset(self) -> tuple[Mapping[Any, Any], Collection[Any]]:
         with self._telling():
             self._environment.reset(seed=self._seed)
             infos = take_by_agent(getattr(self._environment, "infos", None), "infos")
         self._seed = None
-        return infos
+        return infos, (getattr(self._environment, "agent_selection", None),)
 
     def reset(self) -> dict[AgentId, dm_env.TimeStep]:
         """Starts an episode."""
