@@ -141,6 +141,29 @@ def test_agents_that_leave_join_and_end_at_once_in_parallel():
     ]
 
 
+A_GOES_ON = (["a"], {"a": 0}, {"a": 0}, {"a": False}, {"a": False}, {})
+B_ENDS = (["a"], {"a": 0, "b": 1}, {"a": 0, "b": 1.0}, {"a": False, "b": True}, {"a": False, "b": False}, {})
+
+
+def test_an_agent_that_comes_back_and_ends_at_once_is_paid_for_each_visit():
+    b_visits = (["a"], {"a": 0, "b": 2}, {"a": 0, "b": 9.0}, {"a": False, "b": True}, {"a": False}, {})
+    b_visits_again = (["a"], {"a": 0, "b": 3}, {"a": 0, "b": 7.0}, {"a": False}, {"a": False, "b": True}, {})
+    ends = ([], {"a": 0}, {"a": 0}, {"a": True}, {"a": False}, {})
+    script = (B_ENDS, A_GOES_ON, b_visits, A_GOES_ON, b_visits_again, ends)
+    found = given(ParallelEnvironment(Parallel((["a", "b"], {"a": 0, "b": 0}, {}), *script)))
+    assert [each.get("b") for each in found] == [
+        (0, None, None, 0), (2, 1, 0, 1), None, (2, 9, 0, 2), None, (2, 7, 1, 3), None
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("ends", [{"a": False}, {"a": False, "b": True}], ids=["away", "told_again"])
+def test_a_reward_of_an_agent_that_is_away_is_refused(ends):
+    paid = (["a"], {"a": 0}, {"a": 0, "b": 9.0}, ends, {"a": False}, {})
+    environment = ParallelEnvironment(Parallel((["a", "b"], {"a": 0, "b": 0}, {}), B_ENDS, paid))
+    with pytest.raises(SpecError, match="agent 'b': rewards: expected none of an agent that is away, found 9"):
+        given(environment)
+
+
 def test_an_agent_that_vanishes_is_refused():
     none, ends = {"a": 0, "b": 0}, {"a": False, "b": False}
     environment = ParallelEnvironment(Parallel((["a", "b"], none, {}), (["a"], {"a": 1}, none, ends, ends, {})))

@@ -261,7 +261,8 @@ class ParallelEnvironment(PettingZooEnvironment):
 
     def reset(self) -> dict[AgentId, dm_env.TimeStep]:
         """Starts an episode."""
-        self._gone: set[AgentId] = set()
+        self._gone: set[AgentId] = set()  # Those that have ended and are not back.
+        self._told: set[AgentId] = set()  # Of these, whose end was told of at the step before.
         self._begin()
         self._reset()
         return self._give(self._first)
@@ -278,15 +279,15 @@ class ParallelEnvironment(PettingZooEnvironment):
     def _give(self, parts: Parts) -> dict[AgentId, dm_env.TimeStep]:
         given, live = {}, {self._known(own_id) for own_id in self._present()}
         for agent_id, (own_id, *_) in self._agents.items():
-            if agent_id in self._gone and agent_id not in live:
-                continue  # Some go on to tell that an agent has ended.
+            if agent_id in self._gone and agent_id not in live and not np.any(parts.rewards.get(own_id)):
+                continue  # Away; some go on to tell that it has ended, with a reward of 0 or None.
             with self._telling(agent_id):
                 seen, reward, terminated, truncated, info = parts.of(own_id, acted=agent_id in self._in_play)
-                if terminated or truncated:
-                    if agent_id not in self._gone:
-                        given[agent_id] = self._make_last(agent_id, reward, terminated, seen, info)
+                has_ended = terminated or truncated
+                if has_ended and agent_id not in self._told:
+                    given[agent_id] = self._make_last(agent_id, reward, terminated, seen, info)
                     self._gone.add(agent_id)
-                elif agent_id in live:
+                elif agent_id in live and not has_ended:
                     self._gone.discard(agent_id)
                     given[agent_id] = self._make_turn(agent_id, reward, seen, info)
                 elif agent_id in self._in_play:
@@ -294,6 +295,12 @@ class ParallelEnvironment(PettingZooEnvironment):
                         "left `agents` without a termination or a truncation. Give it one of them, with its last "
                         "observation and reward, at the step at which it leaves."
                     )
+                elif reward:
+                    raise SpecError(
+                        f"rewards: expected none of an agent that is away, found {reward:g}. Give its last one at the "
+                        "step at which it ends. An end that is told of at two steps in a row is one end."
+                    )
+        self._told = {agent_id for agent_id in self._gone if parts.tell_end(self._agents[agent_id].own_id)}
         self._to_act = tuple(agent_id for agent_id, timestep in given.items() if not timestep.last())
         return given
 
