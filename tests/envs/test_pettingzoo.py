@@ -141,6 +141,29 @@ def test_agents_that_leave_join_and_end_at_once_in_parallel():
     ]
 
 
+A_GOES_ON = (["a"], {"a": 0}, {"a": 0}, {"a": False}, {"a": False}, {})
+B_ENDS = (["a"], {"a": 0, "b": 1}, {"a": 0, "b": 1.0}, {"a": False, "b": True}, {"a": False, "b": False}, {})
+
+
+def test_an_agent_that_comes_back_and_ends_at_once_is_paid_for_each_visit():
+    b_visits = (["a"], {"a": 0, "b": 2}, {"a": 0, "b": 9.0}, {"a": False, "b": True}, {"a": False}, {})
+    b_visits_again = (["a"], {"a": 0, "b": 3}, {"a": 0, "b": 7.0}, {"a": False}, {"a": False, "b": True}, {})
+    ends = ([], {"a": 0}, {"a": 0}, {"a": True}, {"a": False}, {})
+    script = (B_ENDS, A_GOES_ON, b_visits, A_GOES_ON, b_visits_again, ends)
+    found = given(ParallelEnvironment(Parallel((["a", "b"], {"a": 0, "b": 0}, {}), *script)))
+    assert [each.get("b") for each in found] == [
+        (0, None, None, 0), (2, 1, 0, 1), None, (2, 9, 0, 2), None, (2, 7, 1, 3), None
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("ends", [{"a": False}, {"a": False, "b": True}], ids=["away", "told_again"])
+def test_a_reward_of_an_agent_that_is_away_is_refused(ends):
+    paid = (["a"], {"a": 0}, {"a": 0, "b": 9.0}, ends, {"a": False}, {})
+    environment = ParallelEnvironment(Parallel((["a", "b"], {"a": 0, "b": 0}, {}), B_ENDS, paid))
+    with pytest.raises(SpecError, match="agent 'b': rewards: expected none of an agent that is away, found 9"):
+        given(environment)
+
+
 def test_an_agent_that_vanishes_is_refused():
     none, ends = {"a": 0, "b": 0}, {"a": False, "b": False}
     environment = ParallelEnvironment(Parallel((["a", "b"], none, {}), (["a"], {"a": 1}, none, ends, ends, {})))
@@ -165,6 +188,44 @@ def test_masks_in_infos_become_part_of_the_observation():
     without = ParallelEnvironment(Parallel((["a"], zero, masks[0]), (["a"], zero, zero, on, on, {})))
     with pytest.raises(SpecError, match="agent 'a': infos/action_mask: expected int8"):
         given(without)
+
+
+def test_a_mask_in_infos_is_of_the_agent_that_has_it():
+    class Mixed(Parallel):
+        def action_space(self, agent):
+            return gymnasium.spaces.Box(-1, 1, (), np.float32) if agent == 3 else CHOICE
+
+    live, zero, on = ["a", "b", 3], {"a": 0, "b": 0, 3: 0}, dict.fromkeys(["a", "b", 3], False)
+    mask = {ACTION_MASK: np.array([1, 0, 1], np.int8)}
+    infos = {"a": mask, "b": {ACTION_MASK: None}, 3: mask}
+    later = (live, zero, zero, on, on, {"a": mask, "b": mask})
+    environment = ParallelEnvironment(Mixed((live, zero, infos), (live, zero, zero, on, on, infos), later))
+    acted = {"a": np.int32(0), "b": np.int32(0), "3": np.float32(0)}
+    for found in (environment.reset(), environment.step(acted)):
+        assert found["a"].observation[ACTION_MASK].tolist() == [1, 0, 1]
+        for agent_id, timestep in found.items():
+            specs.validate(timestep.observation, environment.agent_specs()[agent_id].observations, agent_id)
+        assert [isinstance(t.observation, dict) for t in found.values()] == [True, False, False]
+    with pytest.raises(SpecError, match="step 2 of an episode, agent 'b': infos/action_mask: expected none, since"):
+        environment.step(acted)
+
+
+def test_who_is_not_to_act_at_the_reset_may_have_a_mask_later():
+    class OfWhoActs(Turns):
+        def reset(self, seed=None, options=None):
+            super().reset()
+            self.infos["a"] = {ACTION_MASK: np.array([1, 0, 1], np.int8)}
+
+        def step(self, action):
+            super().step(action)
+            if self._time == 1:
+                self.infos["b"] = {ACTION_MASK: np.array([1, 1, 0], np.int8)}
+            if self._time == 2:
+                self.infos["b"] = {}
+
+    found = given(TurnsEnvironment(OfWhoActs()))
+    masks = [[t[3][ACTION_MASK].tolist() for t in each.values()] for each in found[:4]]
+    assert masks == [[[1, 0, 1]], [[1, 1, 0]], [[1, 0, 1]], [[1, 1, 1]]]
 
 
 class Turns(pettingzoo.AECEnv):

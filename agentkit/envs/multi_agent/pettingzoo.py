@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import difflib
-import functools
-import importlib
-import pkgutil
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, NamedTuple, final
+from typing import Any, Literal, NamedTuple, final
 
 import dm_env
 import numpy as np
@@ -20,6 +15,7 @@ from agentkit.core import MultiAgentEnvironment
 from agentkit.envs.gymnasium import make_writer, space_to_spec
 from agentkit.envs.gymnasium_values import make_reader
 from agentkit.envs.multi_agent.base import BetweenTurns, check_who_acts, one_reward_spec
+from agentkit.envs.multi_agent.pettingzoo_loading import load, pettingzoo
 from agentkit.envs.multi_agent.pettingzoo_values import (
     Parts,
     explain,
@@ -28,75 +24,16 @@ from agentkit.envs.multi_agent.pettingzoo_values import (
     take_parallel_reset,
     take_parallel_step,
 )
-from agentkit.errors import ConfigError, MissingExtraError, SpecError, missing_extra, unknown_name
+from agentkit.errors import SpecError
 from agentkit.specs import ACTION_MASK, EnvironmentSpec
 from agentkit.types import AgentId, Nest
-
-try:
-    import pettingzoo
-    from pettingzoo.env_registry.exceptions import FailedToImport
-except ImportError as error:
-    raise missing_extra("pettingzoo", "pettingzoo") from error
 
 _FIRST, _MID, _LAST = dm_env.StepType.FIRST, dm_env.StepType.MID, dm_env.StepType.LAST
 
 
-def make(name: str, seed: int = 0, *, turns: bool | None = None, **kwargs: Any) -> PettingZooEnvironment:
-    """Makes an environment of PettingZoo's registry, or of mpe2, which has its family ``mpe``.
-
-    Args:
-        name: the family and the environment, such as ``classic/tictactoe_v3`` or ``mpe/simple_spread_v3``.
-        seed: of the first reset.
-        turns: whether agents act in turns, by PettingZoo's AEC interface; None where they cannot act together.
-        **kwargs: of the environment, such as ``max_cycles=25``.
-
-    Raises:
-        UnknownNameError: there is no such environment.
-        MissingExtraError: it needs a package that is not installed.
-        ConfigError: it takes no such argument, or its agents can only act in turns.
-    """
-    makers = _find_mpe(name) if name.startswith("mpe/") else _find_registered(name)
-    if turns is False and "parallel" not in makers:
-        raise ConfigError(f"turns=False: agents of pettingzoo:{name} can only act in turns. Leave it out.")
-    maker = makers["aec"] if turns or "parallel" not in makers else makers["parallel"]
-    try:
-        return adapt(maker(**kwargs), seed)
-    except (ImportError, FailedToImport) as error:
-        lacks = getattr(error.__cause__, "name", None) or getattr(error, "name", None) or "a package"
-        raise MissingExtraError(
-            f"pettingzoo:{name} needs {lacks!r}, which is not installed. Install it with: pip install "
-            f"'pettingzoo[{name.partition('/')[0]}]'"
-        ) from error
-    except TypeError as error:
-        if "unexpected keyword argument" not in str(error):
-            raise
-        raise ConfigError(f"pettingzoo:{name}: {error}. Leave it out, or correct its name.") from error
-
-
-def _find_registered(name: str) -> dict[str, Callable[..., Any]]:
-    """Returns what makes an environment of PettingZoo's registry, by its kinds, "aec" and "parallel"."""
-    own_id = re.sub(r"_v(?=\d+$)", "-v", name)
-    registries = {"aec": pettingzoo.aec_registry, "parallel": pettingzoo.parallel_registry}
-    found: dict[str, Callable[..., Any]] = {
-        kind: functools.partial(pettingzoo.make, kind, own_id) for kind in registries if own_id in registries[kind]
-    }
-    if not found:
-        near = difflib.get_close_matches(own_id, pettingzoo.aec_registry, n=5)
-        raise unknown_name("PettingZoo environment", name, near, "Expected FAMILY/NAME, such as classic/tictactoe_v3.")
-    return found
-
-
-def _find_mpe(name: str) -> dict[str, Callable[..., Any]]:
-    """Returns what makes an environment of mpe2, by its kinds."""
-    try:
-        import mpe2
-    except ImportError as error:
-        raise missing_extra("mpe2", "pettingzoo") from error
-    known = [found.name for found in pkgutil.iter_modules(mpe2.__path__) if "_v" in found.name]
-    if (rest := name.removeprefix("mpe/").replace("-v", "_v")) not in known:
-        raise unknown_name("PettingZoo environment", name, [f"mpe/{each}" for each in known])
-    module = importlib.import_module(f"mpe2.{rest}")
-    return {"aec": module.env, "parallel": module.parallel_env}
+def make(name: str, seed: int = 0, **kwargs: Any) -> PettingZooEnvironment:
+    """Makes an environment by its name, with agentkit's interface; see `pettingzoo_loading.load` for its arguments."""
+    return adapt(load(name, **kwargs), seed)
 
 
 def is_pettingzoo(environment: object) -> bool:
@@ -117,6 +54,10 @@ def adapt(environment: Any, seed: int = 0) -> PettingZooEnvironment:
     raise SpecError(f"Expected a pettingzoo ParallelEnv or AECEnv, found {type(environment).__name__}.")
 
 
+_InfoMask = Literal["needed", "taken", "refused", "ignored"]
+"""What becomes of a mask in an agent's infos: where it is taken without being needed, none allows every action."""
+
+
 class _Agent(NamedTuple):
     """Holds what is needed to pass on one agent's values: its own id, and functions for observations and actions."""
 
@@ -124,15 +65,20 @@ class _Agent(NamedTuple):
     spec: EnvironmentSpec
     read: Callable[[Any], Nest]
     write: Callable[[Nest], Any]
+    info_mask: _InfoMask
+
+
+def _has_mask(info: Mapping[str, Any]) -> bool:
+    return info.get(ACTION_MASK) is not None
 
 
 class PettingZooEnvironment(MultiAgentEnvironment):
     """Gives an environment of PettingZoo agentkit's interface; see `core.MultiAgentEnvironment`.
 
-    ``terminated`` becomes LAST with discount 0, ``truncated`` alone LAST with discount 1. Where ``infos`` have an
-    ``action_mask`` at a reset and observations have none, observations become ``{"observation": ...,
-    "action_mask": int8 [A]}``. Ids that are no text become text. What is returned and was not promised is refused (see
-    `agentkit.envs.multi_agent.pettingzoo_values`).
+    ``terminated`` becomes LAST with discount 0, ``truncated`` alone LAST with discount 1. An agent that has an
+    ``action_mask`` in its infos at the first reset, and none in its observations, observes ``{"observation": ...,
+    "action_mask": int8 [A]}``; so does one that is not to act there, where another has a mask. Ids that are no text
+    become text. What is returned and was not promised is refused (see `agentkit.envs.multi_agent.pettingzoo_values`).
 
     Args:
         environment: a ``pettingzoo.ParallelEnv`` or ``AECEnv``, with ``possible_agents``.
@@ -152,9 +98,9 @@ class PettingZooEnvironment(MultiAgentEnvironment):
         self._environment = environment
         self._num_steps = 0  # Of this episode.
         self.reseed(seed)
-        infos = self._reset()
-        self._has_info_masks = any(isinstance(info, Mapping) and ACTION_MASK in info for info in infos.values())
-        self._agents = {str(own_id): self._describe(own_id) for own_id in own_ids}
+        infos, to_act = self._reset()
+        masked = {own_id for own_id, info in infos.items() if isinstance(info, Mapping) and _has_mask(info)}
+        self._agents = {str(own_id): self._describe(own_id, masked, to_act) for own_id in own_ids}
         self._ids = {agent.own_id: agent_id for agent_id, agent in self._agents.items()}
         self._to_act: tuple[AgentId, ...] = ()
         self._in_play: set[AgentId] = set()
@@ -165,25 +111,28 @@ class PettingZooEnvironment(MultiAgentEnvironment):
         self.reseed(seed)
 
     @abc.abstractmethod
-    def _reset(self) -> Mapping[Any, Any]:
-        """Starts an episode of PettingZoo's; returns the infos by agent."""
+    def _reset(self) -> tuple[Mapping[Any, Any], Collection[Any]]:
+        """Starts an episode of PettingZoo's; returns the infos by agent, and its own ids of those that are to act."""
 
-    def _describe(self, own_id: Any) -> _Agent:
+    def _describe(self, own_id: Any, masked: Collection[Any], to_act: Collection[Any]) -> _Agent:
+        """Returns an agent, given who has a mask in the infos of the first reset, and who is to act there."""
         observed, chosen = self._environment.observation_space(own_id), self._environment.action_space(own_id)
         try:
             seen, actions = space_to_spec(observed, "observation"), space_to_spec(chosen, "action")
         except SpecError as error:
             raise SpecError(f"{self._environment}, agent {own_id!r}: {error}") from error
         spec = one_reward_spec(seen, actions)
-        if self._masks_by_info(spec):
+        info_mask: _InfoMask
+        if not isinstance(actions, specs.DiscreteArray) or (isinstance(seen, dict) and ACTION_MASK in seen):
+            info_mask = "ignored"
+        elif own_id in masked:
+            info_mask = "needed"
+        else:  # Games in turns may have only the mask of who is to act, and others come later.
+            info_mask = "taken" if masked and own_id not in to_act else "refused"
+        if info_mask in ("needed", "taken"):
             mask = specs.BoundedArray((actions.num_values,), np.int8, 0, 1, ACTION_MASK)
             spec = spec._replace(observations={"observation": seen, ACTION_MASK: mask})
-        return _Agent(own_id, spec, make_reader(seen), make_writer(chosen))
-
-    def _masks_by_info(self, spec: EnvironmentSpec) -> bool:
-        """Returns whether an agent's mask is to be moved from the infos into its observation."""
-        has_own = isinstance(spec.observations, dict) and ACTION_MASK in spec.observations
-        return self._has_info_masks and not has_own and isinstance(spec.actions, specs.DiscreteArray)
+        return _Agent(own_id, spec, make_reader(seen), make_writer(chosen), info_mask)
 
     def _read(self, agent_id: AgentId, observation: Any, info: Any, *, acts: bool) -> Nest:
         """Returns an agent's observation as its spec says, with its mask; None where an agent ended without one."""
@@ -191,10 +140,17 @@ class PettingZooEnvironment(MultiAgentEnvironment):
         if observation is None and not acts:
             return None
         seen = agent.read(observation)
-        if not (self._has_info_masks and ACTION_MASK in agent.spec.observations) or ACTION_MASK in seen:
+        if agent.info_mask == "ignored":
+            return seen
+        if agent.info_mask == "refused":
+            if acts and _has_mask(info):
+                raise SpecError(
+                    f"infos/{ACTION_MASK}: expected none, since this agent had none at the first reset, by which its "
+                    "specs are made. Give it one there, such as np.ones, where all may be chosen."
+                )
             return seen
         spec, found = agent.spec.observations[ACTION_MASK], info.get(ACTION_MASK)
-        if found is None and not acts:
+        if found is None and not (acts and agent.info_mask == "needed"):
             found = np.ones(spec.shape, np.int8)
         return {"observation": seen, ACTION_MASK: specs.fit_array(found, spec, f"infos/{ACTION_MASK}")}
 
@@ -297,15 +253,16 @@ class PettingZooEnvironment(MultiAgentEnvironment):
 class ParallelEnvironment(PettingZooEnvironment):
     """Gives a ``pettingzoo.ParallelEnv`` agentkit's interface: all agents that are there act together."""
 
-    def _reset(self) -> Mapping[Any, Any]:
+    def _reset(self) -> tuple[Mapping[Any, Any], Collection[Any]]:
         with self._telling():
             self._first = take_parallel_reset(self._environment.reset(seed=self._seed))
         self._seed = None
-        return self._first.infos
+        return self._first.infos, self._present()
 
     def reset(self) -> dict[AgentId, dm_env.TimeStep]:
         """Starts an episode."""
-        self._gone: set[AgentId] = set()
+        self._gone: set[AgentId] = set()  # Those that have ended and are not back.
+        self._told: set[AgentId] = set()  # Of these, whose end was told of at the step before.
         self._begin()
         self._reset()
         return self._give(self._first)
@@ -322,15 +279,15 @@ class ParallelEnvironment(PettingZooEnvironment):
     def _give(self, parts: Parts) -> dict[AgentId, dm_env.TimeStep]:
         given, live = {}, {self._known(own_id) for own_id in self._present()}
         for agent_id, (own_id, *_) in self._agents.items():
-            if agent_id in self._gone and agent_id not in live:
-                continue  # Some go on to tell that an agent has ended.
+            if agent_id in self._gone and agent_id not in live and not np.any(parts.rewards.get(own_id)):
+                continue  # Away; some go on to tell that it has ended, with a reward of 0 or None.
             with self._telling(agent_id):
                 seen, reward, terminated, truncated, info = parts.of(own_id, acted=agent_id in self._in_play)
-                if terminated or truncated:
-                    if agent_id not in self._gone:
-                        given[agent_id] = self._make_last(agent_id, reward, terminated, seen, info)
+                has_ended = terminated or truncated
+                if has_ended and agent_id not in self._told:
+                    given[agent_id] = self._make_last(agent_id, reward, terminated, seen, info)
                     self._gone.add(agent_id)
-                elif agent_id in live:
+                elif agent_id in live and not has_ended:
                     self._gone.discard(agent_id)
                     given[agent_id] = self._make_turn(agent_id, reward, seen, info)
                 elif agent_id in self._in_play:
@@ -338,6 +295,12 @@ class ParallelEnvironment(PettingZooEnvironment):
                         "left `agents` without a termination or a truncation. Give it one of them, with its last "
                         "observation and reward, at the step at which it leaves."
                     )
+                elif reward:
+                    raise SpecError(
+                        f"rewards: expected none of an agent that is away, found {reward:g}. Give its last one at the "
+                        "step at which it ends. An end that is told of at two steps in a row is one end."
+                    )
+        self._told = {agent_id for agent_id in self._gone if parts.tell_end(self._agents[agent_id].own_id)}
         self._to_act = tuple(agent_id for agent_id, timestep in given.items() if not timestep.last())
         return given
 
@@ -350,12 +313,12 @@ class TurnsEnvironment(PettingZooEnvironment):
     agent's reward is what the environment has summed for it since its last turn.
     """
 
-    def _reset(self) -> Mapping[Any, Any]:
+    def _reset(self) -> tuple[Mapping[Any, Any], Collection[Any]]:
         with self._telling():
             self._environment.reset(seed=self._seed)
             infos = take_by_agent(getattr(self._environment, "infos", None), "infos")
         self._seed = None
-        return infos
+        return infos, (getattr(self._environment, "agent_selection", None),)
 
     def reset(self) -> dict[AgentId, dm_env.TimeStep]:
         """Starts an episode."""

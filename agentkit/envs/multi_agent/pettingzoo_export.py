@@ -12,7 +12,7 @@ import tree
 from agentkit import specs
 from agentkit.core import MultiAgentEnvironment
 from agentkit.envs.gymnasium_loading import spaces
-from agentkit.envs.multi_agent.pettingzoo import pettingzoo
+from agentkit.envs.multi_agent.pettingzoo_loading import pettingzoo
 from agentkit.errors import ConfigError
 from agentkit.types import AgentId, Nest
 

@@ -10,6 +10,8 @@ import traceback
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from agentkit import specs
 from agentkit.envs.gymnasium_values import count_values, find_refused_argument, take_step
 from agentkit.errors import SpecError
@@ -48,6 +50,10 @@ class Parts(NamedTuple):
                 self.infos.get(own_id),
             )
         )
+
+    def tell_end(self, own_id: Any) -> bool:
+        """Returns whether one agent is said to have ended, now or before."""
+        return any(np.any(ends.get(own_id)) for ends in (self.terminations, self.truncations))
 
 
 def take_parallel_reset(found: Any) -> Parts:
