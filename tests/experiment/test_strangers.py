@@ -24,7 +24,17 @@ from agentkit.cli import main
 from agentkit.datasets import read_episodes
 from agentkit.envs.catch import Catch
 from agentkit.errors import AgentkitError, ConfigError, SpecError
-from agentkit.experiment import ExperimentConfig, evaluate, read_config, read_record, resume
+from agentkit.experiment import (
+    ExperimentConfig,
+    Frozen,
+    MultiAgentConfig,
+    Pool,
+    evaluate,
+    read_config,
+    read_multi_agent_config,
+    read_record,
+    resume,
+)
 from agentkit.experiment.config import identity, recipes
 from agentkit.experiment.config.codes import in_short
 from agentkit.experiment.config.recipes import decode, encode
@@ -68,6 +78,13 @@ PLACES = {
 }
 
 
+def _of_several():
+    """Two policies that learn and one that does not, of three agents."""
+    policies = {"a": dqn.make_agent(SMALL), "b": dqn.make_agent(SMALL), "c": Frozen("runs/other")}
+    plays = {"agent_0": "a", "agent_1": "b", "agent_2": "c"}
+    return MultiAgentConfig(policies, "agentkit:matrix_game", 40, plays, opponents=Pool())
+
+
 class _Mark:
     def __init__(self, folder: pathlib.Path):
         self.run, self.file = folder / "runs" / "x", folder / "imported"
@@ -92,8 +109,9 @@ def _mark(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
-def _write(run, change):
-    write_config(ExperimentConfig(dqn.make_agent(SMALL), "agentkit:catch", 40, run_directory=run), run)
+def _write(run, change, experiment=None):
+    experiment = experiment or ExperimentConfig(dqn.make_agent(SMALL), "agentkit:catch", 40)
+    write_config(dataclasses.replace(experiment, run_directory=run), run)
     record = json.loads((run / "config.json").read_text())
     change(record)
     (run / "config.json").write_text(json.dumps(record))
@@ -321,6 +339,55 @@ def test_a_config_that_is_nearly_right_is_refused_in_a_line(entry, said, mark, c
     assert main(["train", "--resume", str(mark.run)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert re.search(said, line) and str(mark.run) in line
+
+
+LEARNS = {"agent": None, "agent_config": {}}
+
+
+@pytest.mark.parametrize(
+    ("lacking", "entry", "said"),
+    [
+        ("loggers", {}, "expected an object with .*num_steps, policy_of, loggers, found one without loggers"),
+        ("num_steps", {}, "found one without num_steps"),
+        ("policy_of", {}, "found one without policy_of"),
+        (None, {"workers": 3}, "workers is unknown to agentkit .* in a run of several agents, which is said to be of"),
+        (None, {"offline": {}}, "offline is unknown"),
+        (None, {"loggers": 5}, "loggers is 5, expected list"),
+        (None, {"policies": {}}, "policies is {}, expected one at least"),
+        (None, {"policies": {"a": 3}}, r"policies\['a'\]: expected an object with agent, agent_config, found 3"),
+        (None, {"policies": {"a": {**LEARNS, "foo": 1}}}, r"policies\['a'\]: foo is unknown to .* in an agent"),
+        (None, {"policies": {"a": {**LEARNS, "agent_parts": 1}}}, r"policies\['a'\]: agent_parts is 1, expected dict"),
+        (
+            None,
+            {"policies": {"a": {"frozen": {"run": "r", "foo": 1}}}},
+            r"policies\['a'\]: foo is unknown .* in a Frozen",
+        ),
+        (None, {"policies": {"a": {"frozen": {}, **LEARNS}}}, r"policies\['a'\]: agent, agent_config is unknown"),
+        (None, {"opponents": {"sise": 3}}, "opponents: sise is unknown to .* in a Pool"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("file", ["config.json", "group.json"])
+def test_a_config_of_several_agents_that_is_nearly_right_is_refused_likewise(lacking, entry, said, file, mark, capsys):
+    _write(mark.run, lambda record: (record.pop(lacking, None), record.update(entry)), _of_several())
+    if file == "group.json":
+        record = json.loads((mark.run / "config.json").read_text())
+        (mark.run / file).write_text(json.dumps({"seeds": [0], "jobs": 1, "experiment": record}))
+        (mark.run / "config.json").unlink()
+    assert main(["train", "--resume", str(mark.run)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(f"{mark.run / file} is damaged: .*{said}", line)
+
+
+def test_what_is_of_several_agents_is_unknown_in_a_run_of_one(mark):
+    _write(mark.run, lambda record: record.update(policy_of="shared"))
+    with pytest.raises(ConfigError, match=r"policy_of is unknown to agentkit .* in a run of one agent"):
+        read_record(mark.run)
+
+
+def test_all_that_a_run_of_several_agents_writes_is_known(mark):
+    _write(mark.run, lambda record: None, _of_several())
+    assert read_multi_agent_config(mark.run).describe() == _of_several().describe()
 
 
 # --- what else names code, or a place ------------------------------------------------------------------------------

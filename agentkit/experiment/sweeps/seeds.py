@@ -159,7 +159,7 @@ def read_group(
     record = _read_record(pathlib.Path(directory))
     changes.setdefault("callbacks", callback_record.rebuild(record["experiment"], directory, imports))
     make = multi_agent_from_record if "policies" in record["experiment"] else experiment_from_record
-    experiment: Any = make(record["experiment"], directory, imports=imports, **changes)
+    experiment: Any = make(record["experiment"], directory, imports=imports, file=GROUP_FILE, **changes)
     return experiment, record["seeds"], record["jobs"]
 
 
