@@ -18,7 +18,14 @@ from agentkit.experiment.checks.step_watch import StepWatch
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.multi_agent.config import MultiAgentConfig, who_plays
 from agentkit.experiment.multi_agent.judging.evaluation import MultiAgentEvaluator
-from agentkit.experiment.multi_agent.parts import NoPolicy, check_resumed, log_learner, make_policies, tell
+from agentkit.experiment.multi_agent.parts import (
+    NoPolicy,
+    check_resumed,
+    log_learner,
+    make_policies,
+    short_runs_of,
+    tell,
+)
 from agentkit.experiment.multi_agent.players import Player, Trained
 from agentkit.experiment.multi_agent.pools import check_pool
 from agentkit.experiment.multi_agent.work import Learners
@@ -180,7 +187,8 @@ def build(
     memory = check_memory(jax.eval_shape(loop.first_state, acting_key))
     lacking = begin(config)
     logs = RunLogs(config, stack, already if resume else None)
-    for message in filter(None, (lacking, *tell(plays, "with the environments"), memory)):
+    who = tell(plays, "with the environments")
+    for message in filter(None, (lacking, *who, memory, *short_runs_of(config, plays))):
         logs.message(message)
     each_step = _agent_steps_of(config, 1 if isinstance(environment, JaxTurnEnvironment) else len(plays))
     learners: Any = DeviceLearners(
