@@ -177,7 +177,11 @@ def _read_record(folder: pathlib.Path) -> dict[str, Any]:
         record: dict[str, Any] = read_json(path)
         for name, kind in (("seeds", list), ("jobs", int), ("experiment", dict)):
             if not isinstance(record.get(name), kind):
-                raise ValueError(f"{name} is {record.get(name)!r:.60}")
+                raise ValueError(f"{name} is {record.get(name)!r:.60}, expected {kind.__name__}")
+        if not all(type(seed) is int for seed in record["seeds"]):
+            raise ValueError(f"seeds is {record['seeds']!r:.60}, expected whole numbers")
+        if type(record.get("threads")) not in (int, type(None)):
+            raise ValueError(f"threads is {record['threads']!r:.60}, expected int or null")
     except (ValueError, AttributeError) as error:
         raise damaged(path, error) from error
     return record
