@@ -258,8 +258,10 @@ class _Sweep:
 
     def _tell_of_short_runs(self, number: int, experiment: ExperimentConfig | MultiAgentConfig) -> None:
         """Says what will not happen in a trial's runs, since they are short; once where it is the same in others."""
-        several = isinstance(experiment, MultiAgentConfig)
-        foreseen = foresee_short_runs(experiment) if several else warnings_of(experiment)
+        if isinstance(experiment, ExperimentConfig):
+            foreseen = warnings_of(experiment)
+        else:
+            foreseen = foresee_short_runs(experiment)
         new = [line for line in foreseen if line not in self._said]
         self._said.update(new)
         for line in new:

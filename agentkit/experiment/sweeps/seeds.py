@@ -233,8 +233,11 @@ def _run_group(
         RunsTable(quiet=not experiment.progress) as table,
         JobsTogether(stop) if together else JobProcesses(threads) as processes,
     ):
-        several = isinstance(experiment, MultiAgentConfig)
-        for line in foresee_short_runs(experiment) if several else warnings_of(experiment):
+        if isinstance(experiment, ExperimentConfig):
+            short = warnings_of(experiment)
+        else:
+            short = foresee_short_runs(experiment)
+        for line in short:
             table.message(line)
         view = _View(jobs, table)
         while (waiting and not stop.requested) or processes.running:
