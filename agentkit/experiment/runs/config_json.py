@@ -140,14 +140,7 @@ def experiment_from_record(
 
     An environment that is given has the record's wrappers around it, unless others are given, but not the arguments of
     the record's environment. Warns of code that has changed since. Callbacks are left out: see
-    `callback_record.rebuild`.
-
-    Args:
-        record: what `describe` returned.
-        run_directory: the run folder.
-        imports: see `read_config`.
-        file: in the folder that the record is from, for messages.
-        **changes: fields to replace.
+    `callback_record.rebuild`. Messages name the `file` in the run folder that the record is from.
 
     Raises:
         ConfigError: it cannot be made again, or has settings that this version does not know.
