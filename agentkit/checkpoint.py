@@ -31,7 +31,7 @@ import numpy as np
 
 from agentkit import nests
 from agentkit.errors import CheckpointError, ConfigError, SpecError
-from agentkit.files import open_new, open_to_read, read_json, read_npz
+from agentkit.files import open_to_read, read_json, read_npz, write_whole
 from agentkit.types import Nest
 
 _WINDOWS = sys.platform == "win32"
@@ -356,17 +356,7 @@ def _verify(folder: pathlib.Path) -> None:
 
 def write_json(path: pathlib.Path, record: Mapping[str, Any]) -> None:
     """Writes a file that a kill leaves as it was or as it is to be."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with open_new(temporary) as file:
-            file.write((json.dumps(record, indent=1) + "\n").encode())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
+    write_whole(path, json.dumps(record, indent=1) + "\n")
 
 
 def sync(path: pathlib.Path) -> None:

@@ -74,16 +74,40 @@ def read_json(path: str | os.PathLike[str], most: int = MOST_JSON) -> Any:
         raise ConfigError(f"{path} has lists or objects too deep inside of one another.") from error
 
 
-def open_new(path: str | os.PathLike[str]) -> BinaryIO:
+def open_new(path: str | os.PathLike[str], mode: int = 0o666) -> BinaryIO:
     """Opens a new file to write; what has its name, a link perhaps, is removed and not written to."""
     pathlib.Path(path).unlink(missing_ok=True)
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o666), "wb")
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, mode), "wb")
 
 
 def write_new(path: str | os.PathLike[str], content: str | bytes) -> None:
     """Writes a file in the place of what has its name; see `open_new`."""
     with open_new(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
+
+
+def write_whole(path: str | os.PathLike[str], content: str, mode: int = 0o666) -> None:
+    """Writes a file that a reader, and a kill in the middle, find as it was or as it is to be.
+
+    Args:
+        path: the file; a link that has its name is replaced.
+        content: its text.
+        mode: who may read and write it, less what the process's umask takes.
+
+    Raises:
+        OSError: it cannot be written; what was there is as it was.
+    """
+    temporary = pathlib.Path(f"{os.fspath(path)}.{os.getpid()}.tmp")
+    try:
+        with open_new(temporary, mode) as file:
+            file.write(content.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
 
 
 @contextlib.contextmanager

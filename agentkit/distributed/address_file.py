@@ -7,7 +7,7 @@ import pathlib
 
 from agentkit.distributed.run_store_client import RunStoreClient, RunStoreError
 from agentkit.errors import ConfigError
-from agentkit.files import read_json, refusing_unwritable
+from agentkit.files import read_json, refusing_unwritable, write_whole
 
 
 def write_address_file(directory: pathlib.Path, address: str, run_id: str) -> None:
@@ -23,9 +23,7 @@ def write_secret(path: pathlib.Path, text: str) -> None:
     """
     with refusing_unwritable(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)
-        path.touch(mode=0o600, exist_ok=False)
-        path.write_text(text + "\n")
+        write_whole(path, text + "\n", mode=0o600)
 
 
 def connect_to_run(run_directory: pathlib.Path, timeout: float = 5.0) -> RunStoreClient:
@@ -33,7 +31,7 @@ def connect_to_run(run_directory: pathlib.Path, timeout: float = 5.0) -> RunStor
 
     Raises:
         ConfigError: no program runs there.
-        RunStoreError: it does not answer, or its file is damaged, as where its program was killed while it wrote it.
+        RunStoreError: it does not answer, or its file is damaged.
     """
     path = pathlib.Path(run_directory) / "board.json"
     if not path.is_file():

@@ -28,6 +28,7 @@ from agentkit.distributed.run_store import RunStore
 from agentkit.distributed.stop_signals import signals_ask_to_stop
 from agentkit.distributed.worker import EXIT_DONE, EXIT_FATAL, EXIT_SIGNALLED, RunAddress
 from agentkit.errors import AgentkitError, ConfigError, unknown_name
+from agentkit.files import write_whole
 
 TICK_SECONDS = 0.05
 
@@ -365,7 +366,7 @@ class Supervisor:
                 path = self._directory / "nodes" / f"{watched.node.name}.error.json"
                 with contextlib.suppress(OSError):  # A full disk; the user is told all the same.
                     path.parent.mkdir(exist_ok=True)  # No new run folder in the place of one that was removed.
-                    path.write_text(json.dumps(record, indent=1) + "\n")
+                    write_whole(path, json.dumps(record, indent=1) + "\n")
         self.store.stop(why)
         self._stopping, self._waits = True, False
 

@@ -43,7 +43,7 @@ def make_run(
         "seed": seed,
         "replay": "in_process",
         "agent_config": config,
-        "agent_parts": parts or {},
+        **({} if parts is None else {"agent_parts": parts}),
         **(record or {}),
     }
     (folder / "config.json").write_text(json.dumps(record))
@@ -166,9 +166,10 @@ def test_runs_of_other_settings_are_other_lines_and_old_folders_have_the_default
 
 def test_an_edited_source_makes_no_other_line_and_other_policies_do(tmp_path):
     def run(name, digest, **config):
-        policy = {"agent": "dqn", "agent_config": config, "agent_parts": {}, "agent_code": {"digest": digest}}
         parts = {"make_loss": {"function": "mine:my_loss", "digest": digest}}
-        record = {"policies": {"shared": policy}, "agent": None, "agent_parts": parts}
+        policy = {"agent": "dqn", "agent_config": config, "agent_parts": parts, "agent_code": {"digest": digest}}
+        several = {"policies": {"shared": policy}, "policy_of": "shared", "num_steps": 9, "loggers": []}
+        record = several | {"agent": None}
         clip = schedule("Linear", 0.1, 0, 9) | {"digest": digest}
         return read_run(make_run(tmp_path / name, record=record, clip=clip))
 

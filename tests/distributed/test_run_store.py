@@ -17,6 +17,7 @@ from agentkit.distributed import (
     run_store,
     run_store_client,
 )
+from agentkit.distributed.address_file import write_address_file
 from agentkit.distributed.run_store import MAX_MESSAGE
 from agentkit.distributed.run_store_client import from_body, to_body
 from agentkit.errors import ConfigError
@@ -395,9 +396,19 @@ def test_a_malformed_beat_is_refused_and_changes_nothing(store, part):
     made.close()
 
 
+def test_a_reader_finds_the_board_as_it_was_or_as_it_is_to_be(tmp_path, monkeypatch):
+    board, seen = tmp_path / "board.json", []
+    monkeypatch.setattr("agentkit.files.os.fsync", lambda descriptor: seen.append(json.loads(board.read_text())))
+    boards = [{"address": f"127.0.0.1:{port}", "run_id": RUN} for port in (8, 9)]
+    board.write_text(json.dumps(boards[0]))
+    write_address_file(tmp_path, boards[1]["address"], RUN)
+    assert seen == [boards[0]] and json.loads(board.read_text()) == boards[1]
+    assert list(tmp_path.iterdir()) == [board] and board.stat().st_mode & 0o777 == 0o600
+
+
 @pytest.mark.parametrize("text", ["", '{"address": "127.0.', "[]", '{"address": "127.0.0.1:9"}', "\udc80"])
 def test_a_file_that_was_cut_off_is_no_bare_error(text, tmp_path):
-    """A resumed launch looks into it, whose program may have been killed while it wrote it."""
+    """A resumed launch looks into it, and an earlier version's program may have been killed while it wrote it."""
     (tmp_path / "board.json").write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(RunStoreError, match=r"board.json is damaged: expected an object with a text 'address'"):
         connect_to_run(tmp_path)

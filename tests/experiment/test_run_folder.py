@@ -33,7 +33,9 @@ def test_a_run_has_its_config_and_the_rows_of_all_its_nodes(folder):
 
 def test_each_policys_log_is_its_own_also_where_their_ids_end_in_numbers(folder):
     record = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**record, "policies": {"dqn-1": {}, "dqn-2": {}}}))
+    policies = {name: {"agent": "dqn", "agent_config": {}} for name in ("dqn-1", "dqn-2")}
+    several = {"policies": policies, "policy_of": "each", "loggers": [], "num_steps": 9}
+    (folder / "config.json").write_text(json.dumps(record | several))
     for number in (1, 2):
         with CsvLogger(folder / "logs" / f"learner-dqn-{number}.csv") as logger:
             logger.write({"steps": number})

@@ -10,8 +10,11 @@ import pytest
 import agentkit
 from agentkit.agents import registry
 from agentkit.cli import main
+from agentkit.distributed import RunStore
+from agentkit.distributed.address_file import write_address_file
 from agentkit.errors import ConfigError
 from agentkit.experiment.launching import external
+from agentkit.experiment.runs.config_json import write_config
 from agentkit.experiment.runs.lock import run_lock
 
 pytestmark = pytest.mark.both_stacks
@@ -72,6 +75,20 @@ def test_a_second_one_is_refused_by_each_command_until_the_first_is_dead(tmp_pat
         assert main(["train", "--resume", str(run), "--steps", "40"]) == 2
     refusal = capsys.readouterr().err.splitlines()[-1]
     assert refusal.startswith("agentkit: A training or a program runs in") and f"{os.getpid()}" in refusal
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_program_on_a_host_whose_locks_do_not_reach_here_is_found_by_its_board(several, tmp_path):
+    plan = experiment(tmp_path)
+    if several:
+        plan = agentkit.MultiAgentConfig(plan.agent, "agentkit:tic_tac_toe", 20, "shared", run_directory=tmp_path)
+    write_config(plan, tmp_path, launch={})
+    before = (tmp_path / "config.json").read_bytes()
+    with RunStore("secret") as store:
+        write_address_file(tmp_path, store.address, "secret")
+        with pytest.raises(ConfigError, match=f"A program runs in {tmp_path} now .*Stop it first"):
+            agentkit.launch(plan, resume=True)
+    assert (tmp_path / "config.json").read_bytes() == before
 
 
 @pytest.mark.parametrize("where", ["notes.txt", "notes.txt/run"])

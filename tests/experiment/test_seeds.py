@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 import signal
 import threading
 import time
@@ -116,6 +117,24 @@ def test_a_group_is_not_overwritten_and_keeps_its_seeds(tmp_path):
         run_seeds(experiment(tmp_path), [0], jobs=0)
     with pytest.raises(ConfigError, match=r"there is no group\.json"):
         run_seeds(experiment(tmp_path / "other"), [0], resume=True)
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ({"seeds": [[0]]}, r"seeds is \[\[0\]\], expected whole numbers"),
+        ({"threads": "1 --x"}, "threads is '1 --x', expected int or null"),
+        ({"jobs": None}, "jobs is None, expected int"),
+        ({"experiment": []}, r"experiment is \[\], expected dict"),
+    ],
+    ids=str,
+)
+def test_a_group_that_is_nearly_right_is_refused_in_a_line(entry, said, tmp_path, capsys):
+    record = {"seeds": [0], "jobs": 1, "threads": None, "experiment": experiment(None).describe(), **entry}
+    (tmp_path / "group.json").write_text(json.dumps(record))
+    assert main(["train", "--resume", str(tmp_path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(rf"group\.json is damaged: {said}", line)
 
 
 @pytest.mark.both_stacks

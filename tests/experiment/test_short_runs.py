@@ -6,6 +6,12 @@ import agentkit
 from agentkit.agents import dqn, ppo, r2d2, sac
 from agentkit.experiment import ExperimentConfig
 from agentkit.experiment.checks.short_runs import steps_to_first_update, warnings_of
+from agentkit.experiment.local import started
+from agentkit.experiment.multi_agent.build import foresee_short_runs
+from agentkit.experiment.multi_agent.parts import short_runs_of
+from agentkit.experiment.sweeps import Choice, SweepPlan, run_sweep, seeds
+from agentkit.experiment.sweeps import run as sweep
+from tests.experiment.sweeps.curves import Curves
 from tests.experiment.test_evaluation_plan import Episodes
 
 DQN = {"hidden_sizes": (4,), "batch_size": 2, "updates_per_step": 0.1}
@@ -28,6 +34,26 @@ def test_no_update_and_no_action_of_the_policy_are_foreseen():
     assert len(short(dqn.make_agent(dqn.Config(**DQN, min_replay_size=301)))) == 1
     assert len(short(ppo.make_agent(ppo.Config(segment_length=100)), num_envs=4)) == 1
     assert short(ppo.make_agent(ppo.Config(segment_length=75, num_minibatches=1)), num_envs=4) == []
+
+
+def test_each_policy_that_learns_has_the_steps_of_its_agents():
+    """Three agents play by dqn's policy, and one by sac's."""
+    plays = {"agent_0": "a", "agent_1": "a", "agent_2": "a", "agent_3": "b"}
+    policies = {"a": dqn.make_agent(dqn.Config(**DQN, min_replay_size=301)), "b": sac.make_agent()}
+
+    def said(steps, num_actors=1, **settings):
+        plan = agentkit.MultiAgentConfig(policies, "agentkit:come_and_go", steps, plays, **settings)
+        return short_runs_of(plan, plays, num_actors)
+
+    of_dqn, learning, acting = said(100)
+    assert of_dqn == (
+        "policies['a']: dqn will learn nothing in 100 steps, at most 300 of its 3 agents: it begins after about 301. "
+        "Give it more steps, or min_replay_size=30."
+    )
+    assert learning.startswith("policies['b']: sac will learn nothing in 100 steps: it begins after about 1,000.")
+    assert acting.startswith("policies['b']: sac will act at random in all of its 100 steps, and by its policy")
+    assert len(said(101)) == 2 and said(5_001) == [] and len(said(5_001, num_actors=2)) == 1
+    assert len(said(300, count_steps_by="agents")) == 3
 
 
 @pytest.mark.full
@@ -83,6 +109,48 @@ def test_several_seeds_say_it_once(tmp_path, capsys):
     assert said.count(", without an update") == 2
 
 
+EACH = [f"policies['{agent}']: dqn will learn nothing in 30 steps: it begins" for agent in ("first", "second")]
+
+
+def of_several(**settings):
+    agent = dqn.make_agent(dqn.Config(**DQN))
+    given = {"environment": "agentkit:tic_tac_toe", "policy_of": "each", "evaluation_period": 0, **settings}
+    return agentkit.MultiAgentConfig(agent, num_steps=30, progress=True, **given)
+
+
+def test_a_run_of_several_agents_says_so_of_each_policy_before_it_begins(capsys):
+    """Nothing else notices it."""
+    with started(of_several(), resume=False):
+        said = capsys.readouterr().err
+    assert [said.count(line) for line in EACH] == [1, 1]
+    on_device = of_several(environment="jax:two_step_game", policy_of="shared", on_device=True, num_envs=2)
+    with started(on_device, resume=False):
+        said = capsys.readouterr().err
+    assert said.count("dqn will learn nothing in 30 steps, at most 60 of its 2 agents") == 1
+
+
+def test_seeds_and_trials_of_several_agents_say_it_once_from_a_look_at_the_environment(tmp_path, monkeypatch, capsys):
+    for module in (seeds, sweep):
+        monkeypatch.setattr(module, "JobProcesses", Curves(lambda experiment, steps: 0.0, []))
+        monkeypatch.setattr(module, "wait_a_little", lambda: None)
+    agentkit.run_seeds(of_several(run_directory=tmp_path / "seeds"), [0, 1])
+    said = capsys.readouterr().err
+    assert [said.count(line) for line in EACH] == [1, 1]
+
+    watcher = sweep.Silence()
+    watcher.message = (lines := []).append
+    space = {"seed": Choice((1, 2))}
+    plan = SweepPlan(space, lambda parameters: of_several(), method="grid", pruner="none")
+    run_sweep(plan, tmp_path / "sweep", watcher=watcher)
+    assert [sum(f"trial 0: {line}" in each for each in lines) for line in EACH] == [1, 1]
+    assert sum("learn nothing" in line for line in lines) == 2
+
+    def broken(seed):
+        raise OSError("no such simulator")
+
+    assert foresee_short_runs(of_several(environment=broken)) == []  # The run itself says why.
+
+
 def test_a_launched_run_says_so_at_both_ends(tmp_path, capsys, monkeypatch):
     from agentkit.cli import main
     from agentkit.experiment.launching.run import LaunchResult
@@ -95,3 +163,7 @@ def test_a_launched_run_says_so_at_both_ends(tmp_path, capsys, monkeypatch):
     said = capsys.readouterr().out
     assert "sac will act at random in all of its 3,000 steps" in said  # Each actor begins with as many.
     assert "No update was made in 30 steps" in said
+    words = ["--env", "agentkit:tic_tac_toe", "--steps", "30", "--policies", "each", "--out", str(tmp_path)]
+    assert main(["launch", "dqn", *words]) == 0
+    said = capsys.readouterr().out
+    assert [said.count(line) for line in EACH] == [1, 1]

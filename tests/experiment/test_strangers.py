@@ -25,11 +25,22 @@ from agentkit.datasets import read_episodes
 from agentkit.envs.catch import Catch
 from agentkit.envs.prefixes import GYMNASIUM_PREFIXES, OF_SEVERAL_AGENTS, SIMULATORS
 from agentkit.errors import AgentkitError, ConfigError, SpecError
-from agentkit.experiment import ExperimentConfig, evaluate, read_config, read_record, resume
+from agentkit.experiment import (
+    ExperimentConfig,
+    Frozen,
+    MultiAgentConfig,
+    Pool,
+    evaluate,
+    read_config,
+    read_multi_agent_config,
+    read_record,
+    resume,
+)
 from agentkit.experiment.config import identity, recipes
 from agentkit.experiment.config.codes import in_short
 from agentkit.experiment.config.recipes import decode, encode
 from agentkit.experiment.config.trust import UntrustedCodeError, check_gymnasium_name
+from agentkit.experiment.launching.run import resume_launch
 from agentkit.experiment.policies.policy_file import PolicyFile, write_policy
 from agentkit.experiment.runs.config_json import write_config
 from agentkit.experiment.sweeps.trials import SweepFolder, TrialRecord
@@ -54,7 +65,9 @@ FORMS = {
     "fields": {"type": "agentkit.types:LossOutput", "fields": {"loss": {"list": CLASS}, "metrics": {"dict": []}}},
     "an unknown key": {"path": "a", "then": {"function": EVIL}},
     "plain": {"function": EVIL},
+    "a class": CLASS,
 }
+NAMES = ("plain", "a class")  # A logger of such a name is left out, and the run goes on without it.
 PLACES = {
     "agent_config": lambda record, code: record["agent_config"].update(hidden_sizes=code),
     "agent_parts": lambda record, code: record["agent_parts"].update(make_networks=code),
@@ -67,6 +80,25 @@ PLACES = {
     "loggers": lambda record, code: record["loggers"].append(code),
     "callbacks": lambda record, code: record["callbacks"].append({**code, "changes_training": False}),
 }
+
+
+def _in_a_policy(place):
+    return lambda record, code: PLACES[place](record["policies"]["row"], code)
+
+
+OF_AN_AGENT = ("agent_config", "agent_parts", "own agent", "agent_code")
+PLACES_OF_SEVERAL = {
+    **{f"policies, {place}": _in_a_policy(place) for place in OF_AN_AGENT},
+    **{place: put for place, put in PLACES.items() if place not in OF_AN_AGENT},
+    "policy_of": lambda record, code: record.update(policy_of=code),
+    "policy_of an agent": lambda record, code: record.update(policy_of={"dict": [["row", code], ["column", "column"]]}),
+}
+
+
+def _of_several(column="random"):
+    """An agent that learns, and another policy."""
+    policies = {"row": dqn.make_agent(SMALL), "column": column}
+    return MultiAgentConfig(policies, "agentkit:matrix_game", 40, {"row": "row", "column": "column"})
 
 
 class _Mark:
@@ -93,8 +125,9 @@ def _mark(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
-def _write(run, change):
-    write_config(ExperimentConfig(dqn.make_agent(SMALL), "agentkit:catch", 40, run_directory=run), run)
+def _write(run, change, experiment=None):
+    experiment = experiment or ExperimentConfig(dqn.make_agent(SMALL), "agentkit:catch", 40)
+    write_config(dataclasses.replace(experiment, run_directory=run), run)
     record = json.loads((run / "config.json").read_text())
     change(record)
     (run / "config.json").write_text(json.dumps(record))
@@ -109,7 +142,7 @@ def test_a_run_folder_imports_nothing_on_its_word(place, mark):
         PLACES[place](record, copy.deepcopy(code))
         (mark.run / "config.json").write_text(json.dumps(record))
         commands = [agentkit.load, evaluate]
-        if (place, form) != ("loggers", "plain"):  # Such a run goes on without its logger.
+        if place != "loggers" or form not in NAMES:
             commands.append(resume)
         for command in commands:
             with pytest.raises(AgentkitError):
@@ -120,7 +153,54 @@ def test_a_run_folder_imports_nothing_on_its_word(place, mark):
             assert mark.is_whole(), (words, form)
 
 
-@pytest.mark.parametrize("place", ["agent_config", "agent_parts", "own agent", "agent_code"])
+@pytest.mark.parametrize("place", PLACES_OF_SEVERAL)
+def test_a_run_folder_of_several_agents_imports_nothing_on_its_word(place, mark):
+    _write(mark.run, lambda record: None, _of_several())
+    written = json.loads((mark.run / "config.json").read_text())
+    for form, code in FORMS.items():
+        record = copy.deepcopy(written)
+        PLACES_OF_SEVERAL[place](record, copy.deepcopy(code))
+        commands = [functools.partial(agentkit.load, policy="row"), agentkit.evaluate_multi_agent]
+        if place != "loggers" or form not in NAMES:
+            commands += [resume, resume_launch]
+        for command in commands:
+            launched = {"launch": {}} if command is resume_launch else {}
+            (mark.run / "config.json").write_text(json.dumps(record | launched))
+            with pytest.raises(AgentkitError):
+                command(mark.run)
+            assert mark.is_whole(), (command, form)
+        words = ["--policy", "row", "--out"]
+        for line in (["watch", mark.run, "--out", "f.gif"], ["export-policy", mark.run, *words, "policy.npz"]):
+            assert main([str(word) for word in line]) == 2
+            assert mark.is_whole(), (line, form)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_group_imports_nothing_on_its_word(several, mark):
+    _write(mark.run, lambda record: None, _of_several() if several else None)
+    written = json.loads((mark.run / "config.json").read_text())
+    (mark.run / "config.json").unlink()
+    for place, put in (PLACES_OF_SEVERAL if several else PLACES).items():
+        for code in [FORMS[form] for form in NAMES if place != "loggers"]:
+            record = copy.deepcopy(written)
+            put(record, copy.deepcopy(code))
+            (mark.run / "group.json").write_text(json.dumps({"seeds": [0], "jobs": 1, "experiment": record}))
+            assert main(["train", "--resume", str(mark.run)]) == 2
+            assert mark.is_whole(), (place, code)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_the_run_of_a_frozen_policy_imports_nothing_on_its_word(several, mark, tmp_path):
+    _write(mark.run, lambda record: None, _of_several(Frozen(tmp_path / "theirs")))
+    for place in OF_AN_AGENT:
+        put = PLACES_OF_SEVERAL[f"policies, {place}"] if several else PLACES[place]
+        _write(tmp_path / "theirs", functools.partial(put, code={"function": EVIL}), _of_several() if several else None)
+        with pytest.raises(UntrustedCodeError):
+            resume(mark.run)
+        assert mark.is_whole(), place
+
+
+@pytest.mark.parametrize("place", OF_AN_AGENT)
 def test_a_policy_file_imports_nothing_on_its_word(place, mark):
     spec = make_environment_spec(Catch())
     for form, code in FORMS.items():
@@ -333,6 +413,56 @@ def test_a_config_that_is_nearly_right_is_refused_in_a_line(entry, said, mark, c
     assert main(["train", "--resume", str(mark.run)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert re.search(said, line) and str(mark.run) in line
+
+
+LEARNS = {"agent": None, "agent_config": {}}
+
+
+@pytest.mark.parametrize(
+    ("lacking", "entry", "said"),
+    [
+        ("loggers", {}, "expected an object with .*num_steps, policy_of, loggers, found one without loggers"),
+        ("num_steps", {}, "found one without num_steps"),
+        ("policy_of", {}, "found one without policy_of"),
+        (None, {"workers": 3}, "workers is unknown to agentkit .* in a run of several agents, which is said to be of"),
+        (None, {"offline": {}}, "offline is unknown"),
+        (None, {"loggers": 5}, "loggers is 5, expected list"),
+        (None, {"policies": {}}, "policies is {}, expected one at least"),
+        (None, {"policies": {"a": 3}}, r"policies\['a'\]: expected an object with agent, agent_config, found 3"),
+        (None, {"policies": {"a": {**LEARNS, "foo": 1}}}, r"policies\['a'\]: foo is unknown to .* in an agent"),
+        (None, {"policies": {"a": {**LEARNS, "agent_parts": 1}}}, r"policies\['a'\]: agent_parts is 1, expected dict"),
+        (
+            None,
+            {"policies": {"a": {"frozen": {"run": "r", "foo": 1}}}},
+            r"policies\['a'\]: foo is unknown .* in a Frozen",
+        ),
+        (None, {"policies": {"a": {"frozen": {}, **LEARNS}}}, r"policies\['a'\]: agent, agent_config is unknown"),
+        (None, {"opponents": {"sise": 3}}, "opponents: sise is unknown to .* in a Pool"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("file", ["config.json", "group.json"])
+def test_a_config_of_several_agents_that_is_nearly_right_is_refused_likewise(lacking, entry, said, file, mark, capsys):
+    _write(mark.run, lambda record: (record.pop(lacking, None), record.update(entry)), _of_several())
+    if file == "group.json":
+        record = json.loads((mark.run / "config.json").read_text())
+        (mark.run / file).write_text(json.dumps({"seeds": [0], "jobs": 1, "experiment": record}))
+        (mark.run / "config.json").unlink()
+    assert main(["train", "--resume", str(mark.run)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(f"{mark.run / file} is damaged: .*{said}", line)
+
+
+def test_what_is_of_several_agents_is_unknown_in_a_run_of_one(mark):
+    _write(mark.run, lambda record: record.update(policy_of="shared"))
+    with pytest.raises(ConfigError, match=r"policy_of is unknown to agentkit .* in a run of one agent"):
+        read_record(mark.run)
+
+
+def test_all_that_a_run_of_several_agents_writes_is_known(mark):
+    plan = dataclasses.replace(_of_several(Frozen("runs/other")), opponents=Pool())
+    _write(mark.run, lambda record: None, plan)
+    assert read_multi_agent_config(mark.run).describe() == plan.describe()
 
 
 # --- what else names code, or a place ------------------------------------------------------------------------------

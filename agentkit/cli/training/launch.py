@@ -64,16 +64,18 @@ def launch(arguments: argparse.Namespace) -> int:
         )
     if several:
         plan = new_several(arguments, "launch")
-        tell_agents(plan)
+        plays = tell_agents(plan)
     else:
         plan = new_experiment(arguments, "launch", **chosen_replay(arguments))
     from agentkit import experiment
-    from agentkit.experiment.checks import short_runs
+    from agentkit.experiment.checks.short_runs import warnings_of
+    from agentkit.experiment.multi_agent.parts import short_runs_of
 
     config = experiment.LaunchConfig(**chosen)  # Refuses what is impossible before a folder is made.
     check_installed(arguments.engine, arguments.replay)
     plan, folder = in_new_folder(plan, arguments)
-    for line in () if several else short_runs.warnings_of(plan, config.num_actors):
+    short = short_runs_of(plan, plays, config.num_actors) if several else warnings_of(plan, config.num_actors)
+    for line in short:
         say(line)
     with folder.removed_if_refused():
         return _show(functools.partial(experiment.launch, plan, **chosen), plan.run_directory, arguments)

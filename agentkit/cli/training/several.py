@@ -181,10 +181,15 @@ def refuse_of_one_agent(arguments: argparse.Namespace) -> None:
                 )
 
 
-def tell_agents(plan: Any) -> None:
-    """Prints who plays and by how many policies; what does not fit is refused before a run folder is made."""
+def tell_agents(plan: Any) -> dict[str, str]:
+    """Prints who plays and by how many policies; what does not fit is refused before a run folder is made.
+
+    Returns:
+        The policy of each agent.
+    """
     plays = find_agents(plan)
     say(f"{len(plays)} agents by {len(set(plays.values()))} policies: {', '.join(plays)}")
+    return plays
 
 
 def find_agents(plan: Any) -> dict[str, str]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from agentkit.agents import registry
 from agentkit.agents.addons.prior_data import PriorData
-from agentkit.agents.common.agent import Experience
+from agentkit.agents.common.agent import Agent, Experience
 from agentkit.agents.common.experience import Segments, Sequences, Transitions
 from agentkit.agents.common.experience_wrappers import DroppingExtras
 from agentkit.experiment.config.experiment_config import ExperimentConfig
@@ -21,22 +22,53 @@ def warnings_of(experiment: ExperimentConfig, num_actors: int = 1) -> list[str]:
         experiment: that is to be run.
         num_actors: actors that share its steps.
     """
-    agent, total = experiment.agent, experiment.num_steps
-    name = registry.name_of(agent) or "The agent"
-    lines = []
-    first = None if experiment.data is not None else steps_to_first_update(agent.experience)
-    if first is not None and first > total:
-        lines.append(
-            f"{name} will learn nothing in {total:,} steps: it begins after about {first:,}. Give it more steps, or "
-            f"{_setting(agent.experience, total)}."
-        )
+    acting = acts_at_random(experiment.agent, experiment.num_steps, num_actors)
+    if experiment.data is not None:
+        return acting
+    return [*learns_nothing(experiment.agent, experiment.num_steps), *acting]
+
+
+def learns_nothing(agent: Agent[Any], total: int, steps: str = "") -> list[str]:
+    """Returns a line where an agent will have too few steps for an update.
+
+    Args:
+        agent: for as many environments as there are.
+        total: the steps that it will have, of all environments together.
+        steps: the words for them, where the run counts others.
+    """
+    first = steps_to_first_update(agent.experience)
+    if first is None or first <= total:
+        return []
+    return [
+        f"{_name(agent)} will learn nothing in {steps or _in_words(total)}: it begins after about {first:,}. Give it "
+        f"more steps, or {_setting(agent.experience, total)}."
+    ]
+
+
+def acts_at_random(agent: Agent[Any], total: int, num_actors: int = 1, steps: str = "") -> list[str]:
+    """Returns a line where an agent will not act by its policy in so many steps; see `learns_nothing`.
+
+    Args:
+        agent: see there.
+        total: see there.
+        num_actors: that share the steps, and each begin with random ones.
+        steps: see there.
+    """
     random = getattr(agent.config, "num_random_steps", 0) * num_actors
-    if random >= total:
-        lines.append(
-            f"{name} will act at random in all of its {total:,} steps, and by its policy only where it is evaluated: "
-            f"the first {random:,} steps are random. Give it more steps, or num_random_steps={_less(total)}."
-        )
-    return lines
+    if random < total:
+        return []
+    return [
+        f"{_name(agent)} will act at random in all of its {steps or _in_words(total)}, and by its policy only where it "
+        f"is evaluated: the first {random:,} steps are random. Give it more steps, or num_random_steps={_less(total)}."
+    ]
+
+
+def _in_words(total: int) -> str:
+    return f"{total:,} steps"
+
+
+def _name(agent: Agent[Any]) -> str:
+    return registry.name_of(agent) or "The agent"
 
 
 def no_update(steps: int, unit: str = "step") -> str:

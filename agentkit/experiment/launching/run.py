@@ -138,10 +138,12 @@ def _launch_several(
 ) -> LaunchResult:
     _refuse_on_device(config)
     Hooks(config)  # Refuses callbacks of no use.
-    check_run_directory(config, resume)
+    directory = check_run_directory(config, resume)
     check_for_processes(config)
     check_installed(config)
-    with run_lock(config.run_directory):
+    with run_lock(directory):
+        if resume and directory is not None:
+            _refuse_second_supervisor(directory)
         _, trained, players = check_policies(config)
         state = prepare_multi_agent(config, how, resume, trained, players)
         program = make_multi_agent_program(config, how, trained)

@@ -24,7 +24,15 @@ from agentkit.experiment.multi_agent import on_device
 from agentkit.experiment.multi_agent.batched_loop import BatchedMultiAgentLoop
 from agentkit.experiment.multi_agent.config import MultiAgentConfig, who_plays
 from agentkit.experiment.multi_agent.judging.evaluation import MultiAgentEvaluator
-from agentkit.experiment.multi_agent.parts import NoPolicy, check_resumed, keep_frozen, log_learner, make_policies, tell
+from agentkit.experiment.multi_agent.parts import (
+    NoPolicy,
+    check_resumed,
+    keep_frozen,
+    log_learner,
+    make_policies,
+    short_runs_of,
+    tell,
+)
 from agentkit.experiment.multi_agent.players import AnyPlayer, Player, Trained
 from agentkit.experiment.multi_agent.pools import check_pool
 from agentkit.experiment.multi_agent.self_play import Seat, SeatAdder, SelfPlay
@@ -39,6 +47,7 @@ from agentkit.experiment.training.training_loop import Training
 from agentkit.learning import LearnerCallbacks
 from agentkit.multi_agent_loop import MultiAgentLoop
 from agentkit.replay import InProcessReplay, Replay, with_room
+from agentkit.specs import EnvironmentSpec
 from agentkit.types import AgentId
 
 
@@ -86,7 +95,7 @@ def build(
     unequal = None
     if found is not None and not loop.resumable:
         unequal = "The environment cannot be saved: it begins a new episode, and the run is not equal to another."
-    for message in filter(None, (lacking, *tell(plays), unequal)):
+    for message in filter(None, (lacking, *tell(plays), unequal, *short_runs_of(config, plays))):
         logs.message(message)
     evaluator = None
     if evaluation_plan(config).period:
@@ -152,10 +161,7 @@ def check_policies(config: MultiAgentConfig) -> tuple[dict[AgentId, str], list[T
         ConfigError: nobody plays by a policy, or settings contradict each other.
         StepTimeoutError: the environment hangs while it is made.
     """
-    with contextlib.ExitStack() as stack:
-        watch = stack.enter_context(StepWatch(given.name_of(config.environment), config.step_timeout, beside=True))
-        environment = watch.make(functools.partial(config.make_environment, config.seed))
-        agent_specs = stack.enter_context(contextlib.closing(environment)).agent_specs()
+    agent_specs = _look_at_specs(config)
     plays = who_plays(config, agent_specs)
     trained, players = make_policies(config, plays, agent_specs)
     if config.on_device:
@@ -164,6 +170,25 @@ def check_policies(config: MultiAgentConfig) -> tuple[dict[AgentId, str], list[T
     if config.opponents:
         check_pool(trained)
     return plays, trained, players
+
+
+def foresee_short_runs(config: MultiAgentConfig) -> list[str]:
+    """Returns `parts.short_runs_of` a run in another process, from a look at the environment.
+
+    Where it cannot be made, or does not suit, there are no lines: the run itself says why.
+    """
+    try:
+        return short_runs_of(config, who_plays(config, _look_at_specs(config)))
+    except Exception:  # An environment may raise anything.
+        return []
+
+
+def _look_at_specs(config: MultiAgentConfig) -> Mapping[AgentId, EnvironmentSpec]:
+    with contextlib.ExitStack() as stack:
+        watch = stack.enter_context(StepWatch(given.name_of(config.environment), config.step_timeout, beside=True))
+        environment = watch.make(functools.partial(config.make_environment, config.seed))
+        specs: Mapping[AgentId, EnvironmentSpec] = stack.enter_context(contextlib.closing(environment)).agent_specs()
+        return specs
 
 
 def _open_replay(

@@ -21,7 +21,8 @@ from agentkit.experiment.config.codes import parse
 from agentkit.experiment.config.experiment_config import REPLAYS, Seed, WhichCheckpoint, check_loggers
 from agentkit.experiment.config.recipes import check, encode
 from agentkit.experiment.policies.pool import Pool
-from agentkit.experiment.runs.config_json import read_record
+from agentkit.experiment.runs.config_json import damaged, read_record
+from agentkit.experiment.runs.record_check import check_record
 from agentkit.loggers import Logger, RunInfo
 from agentkit.specs import EnvironmentSpec
 from agentkit.types import AgentId
@@ -312,12 +313,14 @@ def read_multi_agent_config(
 
 
 def multi_agent_from_record(
-    record: Mapping[str, Any], directory: str | pathlib.Path, *, imports: Sequence[str] = (), **changes: Any
-) -> MultiAgentConfig:
-    """Returns the experiment that `MultiAgentConfig.describe` described; raises as `read_multi_agent_config`."""
+    record: Mapping[str, Any], directory: str | pathlib.Path, *, imports: Sequence[str] = (),
+    file: str = "config.json", **changes: Any,
+) -> MultiAgentConfig:  # fmt: skip
+    """Returns the experiment that `MultiAgentConfig.describe` described; see `config_json.experiment_from_record`."""
     names = {field.name for field in dataclasses.fields(MultiAgentConfig)}
     settings = {name: value for name, value in record.items() if name in names}
     try:
+        check_record(record)
         policies = {name: _rebuild_policy(policy, directory, imports) for name, policy in record["policies"].items()}
         (policy_of,) = check([parse(record["policy_of"], f"{directory}, policy_of")], imports, directory)
         settings |= {"policy_of": policy_of.build()}
@@ -325,12 +328,12 @@ def multi_agent_from_record(
         if "environment" not in changes:
             checked = identity.check_rebuildable(record, directory, imports, identity.ENVIRONMENT_PARTS)
             settings |= identity.rebuild_environment(record, checked)
+        settings["loggers"] = identity.rebuild_loggers(record["loggers"], directory, imports)
     except (TypeError, ValueError, AttributeError, LookupError) as error:
         if isinstance(error, AgentkitError):
             raise
-        raise ConfigError(f"{directory}/config.json is damaged: {error!s:.200}. Restore it, or train anew.") from error
+        raise damaged(pathlib.Path(directory) / file, error) from error
     settings.pop("callbacks", None)  # Only a training makes them again.
-    settings["loggers"] = identity.rebuild_loggers(settings["loggers"], directory, imports)
     only = policies.get(SHARED)
     settings["policies"] = only if isinstance(only, Agent) and settings["policy_of"] in (SHARED, EACH) else policies
     return MultiAgentConfig(**(settings | {"run_directory": directory} | changes))

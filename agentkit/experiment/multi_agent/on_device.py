@@ -18,7 +18,15 @@ from agentkit.experiment.checks.step_watch import StepWatch
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.multi_agent.config import MultiAgentConfig, who_plays
 from agentkit.experiment.multi_agent.judging.evaluation import MultiAgentEvaluator
-from agentkit.experiment.multi_agent.parts import NoPolicy, check_resumed, keep_frozen, log_learner, make_policies, tell
+from agentkit.experiment.multi_agent.parts import (
+    NoPolicy,
+    check_resumed,
+    keep_frozen,
+    log_learner,
+    make_policies,
+    short_runs_of,
+    tell,
+)
 from agentkit.experiment.multi_agent.players import Player, Trained
 from agentkit.experiment.multi_agent.pools import check_pool
 from agentkit.experiment.multi_agent.work import Learners
@@ -181,7 +189,8 @@ def build(
     keep_frozen(config, players)
     lacking = begin(config)
     logs = RunLogs(config, stack, already if resume else None)
-    for message in filter(None, (lacking, *tell(plays, "with the environments"), memory)):
+    who = tell(plays, "with the environments")
+    for message in filter(None, (lacking, *who, memory, *short_runs_of(config, plays))):
         logs.message(message)
     each_step = _agent_steps_of(config, 1 if isinstance(environment, JaxTurnEnvironment) else len(plays))
     learners: Any = DeviceLearners(

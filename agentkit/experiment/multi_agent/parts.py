@@ -11,6 +11,7 @@ from typing import Any, final
 from agentkit import checkpoint
 from agentkit.agents.common.agent import Agent
 from agentkit.errors import CheckpointError, ConfigError
+from agentkit.experiment.checks.short_runs import acts_at_random, learns_nothing
 from agentkit.experiment.config.identity import difference
 from agentkit.experiment.multi_agent.config import SHARED, Frozen, MultiAgentConfig, policies_of
 from agentkit.experiment.multi_agent.learner_folders import frozen_file
@@ -133,6 +134,29 @@ def tell(plays: Mapping[AgentId, str], where: str = "") -> list[str]:
     said = "; ".join(f"{policy_id}: {', '.join(agent_ids)}" for policy_id, agent_ids in who.items())
     device = f"Device: {describe_devices(None)}"
     return [f"{device}, {where}; the first chunk is compiled, for a while." if where else device, f"Policies: {said}"]
+
+
+def short_runs_of(config: MultiAgentConfig, plays: Mapping[AgentId, str], num_actors: int = 1) -> list[str]:
+    """Returns lines on the policies that learn nothing in so few steps, or act at random in all; see `short_runs`.
+
+    Agents that act in turns have fewer steps than are counted here, so that it is said of none that learns.
+
+    Args:
+        config: that is to be run.
+        plays: the policy id of each agent id.
+        num_actors: actor processes that share the steps.
+    """
+    lines: list[str] = []
+    for policy_id, policy in policies_of(config, plays).items():
+        if isinstance(policy, Agent):
+            number = list(plays.values()).count(policy_id)
+            agent = policy.with_num_envs(number * (config.num_envs or 1))
+            total = config.num_steps * (1 if config.count_steps_by == "agents" else number)
+            steps = f"{config.num_steps:,} steps, at most {total:,} of its {number} agents" if number > 1 else ""
+            actors = 1 if config.on_device else number * num_actors  # The compiled loop acts for all as one.
+            said = [*learns_nothing(agent, total, steps), *acts_at_random(agent, total, actors, steps)]
+            lines += [f"policies[{policy_id!r}]: {line}" for line in said]
+    return lines
 
 
 def check_resumed(config: MultiAgentConfig, found: checkpoint.Checkpoint | None) -> None:

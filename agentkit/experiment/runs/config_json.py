@@ -13,10 +13,10 @@ from typing import Any
 from agentkit import checkpoint
 from agentkit.errors import AgentkitError, ConfigError
 from agentkit.experiment.config import identity
-from agentkit.experiment.config.codes import in_short
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.config.run_config import RunConfig
 from agentkit.experiment.runs.lock import unwritable
+from agentkit.experiment.runs.record_check import check_record
 from agentkit.files import read_json
 from agentkit.version import __version__
 
@@ -31,33 +31,6 @@ _PACKAGES = (
     "gymnasium",
     "mujoco",
 )
-
-_NONE = type(None)
-_KINDS: dict[str, tuple[type, ...]] = {
-    **identity.KINDS,
-    "num_steps": (int,),
-    "seed": (int,),
-    "replay": (str, dict),
-    "num_envs": (int, _NONE),
-    "evaluation_samples": (bool,),
-    "on_device": (bool,),
-    "tensorboard": (bool,),
-    "progress": (bool, _NONE),
-    "columns": (list,),
-    "loggers": (list,),
-    "callbacks": (list,),
-    "init_from": (str, _NONE),
-    "data": (str, _NONE),
-    "policies": (dict,),
-    "policy_of": (str, dict, _NONE),
-    "opponents": (dict, _NONE),
-    "count_steps_by": (str,),
-    "launch": (dict,),
-    "offline": (dict,),
-    "versions": (dict,),
-    "command": (list,),
-}
-_NAMES = {*_KINDS, *(field.name for field in dataclasses.fields(ExperimentConfig))}
 
 
 def check_run_directory(experiment: RunConfig, resume: bool) -> pathlib.Path | None:
@@ -148,23 +121,10 @@ def read_record(directory: str | pathlib.Path) -> dict[str, Any]:
         raise ConfigError(f"{directory} is not a run folder: it has no config.json. Give the folder that train made.")
     try:
         record: dict[str, Any] = read_json(path)
-        _check(record)
+        check_record(record)
     except (OSError, ValueError) as error:
         raise damaged(path, error) from error
     return record
-
-
-def _check(record: Any) -> None:
-    """Refuses what is no record, by a ValueError: entries that are missing, unknown, or of another type."""
-    if not isinstance(record, dict) or not {"agent", "agent_config", "environment"} <= record.keys():
-        raise ValueError(f"expected an object with agent and environment, found {in_short(record)}")
-    if (wrong := identity.wrong_kind(record, _KINDS)) is not None:
-        raise ValueError(wrong)
-    if unknown := sorted(record.keys() - _NAMES):
-        raise ValueError(
-            f"{', '.join(unknown)[:100]} is unknown to agentkit {__version__}, and the file is said to be of "
-            f"{record.get('versions', {}).get('agentkit', 'no version')}"
-        )
 
 
 def damaged(path: pathlib.Path, error: Exception) -> ConfigError:
@@ -173,13 +133,14 @@ def damaged(path: pathlib.Path, error: Exception) -> ConfigError:
 
 
 def experiment_from_record(
-    record: dict[str, Any], run_directory: str | pathlib.Path, *, imports: Sequence[str] = (), **changes: Any
-) -> ExperimentConfig:
+    record: dict[str, Any], run_directory: str | pathlib.Path, *, imports: Sequence[str] = (),
+    file: str = "config.json", **changes: Any,
+) -> ExperimentConfig:  # fmt: skip
     """Returns the experiment that `ExperimentConfig.describe` described, with some fields replaced.
 
     An environment that is given has the record's wrappers around it, unless others are given, but not the arguments of
     the record's environment. Warns of code that has changed since. Callbacks are left out: see
-    `callback_record.rebuild`.
+    `callback_record.rebuild`. Messages name the `file` in the run folder that the record is from.
 
     Raises:
         ConfigError: it cannot be made again, or has settings that this version does not know.
@@ -201,7 +162,7 @@ def experiment_from_record(
         wanted = tuple(name for name in wanted if name != "wrappers")
     made: dict[str, Any] = {}
     try:
-        _check(record)
+        check_record(record)
         checked = identity.check_rebuildable(record, run_directory, imports, wanted)
         if "agent" not in changes:
             made["agent"] = identity.rebuild_agent(record, checked, run_directory)
@@ -212,7 +173,7 @@ def experiment_from_record(
     except (TypeError, ValueError, AttributeError, LookupError) as error:
         if isinstance(error, AgentkitError):
             raise
-        raise damaged(pathlib.Path(run_directory) / "config.json", error) from error
+        raise damaged(pathlib.Path(run_directory) / file, error) from error
     names = {field.name for field in dataclasses.fields(ExperimentConfig)}
     names -= {"agent", "run_directory", "environment", "environment_settings", "wrappers", "callbacks"}
     settings = {name: value for name, value in record.items() if name in names}
@@ -221,7 +182,7 @@ def experiment_from_record(
     if "loggers" in settings:
         settings["loggers"] = identity.rebuild_loggers(settings["loggers"], run_directory, imports)
     if "num_steps" not in settings | changes:
-        raise damaged(pathlib.Path(run_directory) / "config.json", KeyError("num_steps"))
+        raise damaged(pathlib.Path(run_directory) / file, ValueError("expected num_steps, found none"))
     experiment = ExperimentConfig(run_directory=run_directory, **(settings | made | changes))
     saved = {name: record[name] for name in wanted if name in record}
     identity.warn_of_changes(saved, experiment.describe(), run_directory)

@@ -17,6 +17,7 @@ from agentkit.errors import AgentkitError, ConfigError, says_what_was_meant
 from agentkit.experiment.checks.short_runs import warnings_of
 from agentkit.experiment.config import callback_record
 from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.experiment.multi_agent.build import foresee_short_runs
 from agentkit.experiment.multi_agent.config import MultiAgentConfig, multi_agent_from_record
 from agentkit.experiment.runs.config_json import check_run_directory, damaged, experiment_from_record
 from agentkit.experiment.runs.lock import run_lock
@@ -159,7 +160,7 @@ def read_group(
     record = _read_record(pathlib.Path(directory))
     changes.setdefault("callbacks", callback_record.rebuild(record["experiment"], directory, imports))
     make = multi_agent_from_record if "policies" in record["experiment"] else experiment_from_record
-    experiment: Any = make(record["experiment"], directory, imports=imports, **changes)
+    experiment: Any = make(record["experiment"], directory, imports=imports, file=GROUP_FILE, **changes)
     return experiment, record["seeds"], record["jobs"]
 
 
@@ -176,7 +177,11 @@ def _read_record(folder: pathlib.Path) -> dict[str, Any]:
         record: dict[str, Any] = read_json(path)
         for name, kind in (("seeds", list), ("jobs", int), ("experiment", dict)):
             if not isinstance(record.get(name), kind):
-                raise ValueError(f"{name} is {record.get(name)!r:.60}")
+                raise ValueError(f"{name} is {record.get(name)!r:.60}, expected {kind.__name__}")
+        if not all(type(seed) is int for seed in record["seeds"]):
+            raise ValueError(f"seeds is {record['seeds']!r:.60}, expected whole numbers")
+        if type(record.get("threads")) not in (int, type(None)):
+            raise ValueError(f"threads is {record['threads']!r:.60}, expected int or null")
     except (ValueError, AttributeError) as error:
         raise damaged(path, error) from error
     return record
@@ -228,7 +233,11 @@ def _run_group(
         RunsTable(quiet=not experiment.progress) as table,
         JobsTogether(stop) if together else JobProcesses(threads) as processes,
     ):
-        for line in warnings_of(experiment) if isinstance(experiment, ExperimentConfig) else ():
+        if isinstance(experiment, ExperimentConfig):
+            short = warnings_of(experiment)
+        else:
+            short = foresee_short_runs(experiment)
+        for line in short:
             table.message(line)
         view = _View(jobs, table)
         while (waiting and not stop.requested) or processes.running:

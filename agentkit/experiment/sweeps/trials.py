@@ -21,7 +21,7 @@ from agentkit.experiment.runs.config_json import damaged
 from agentkit.experiment.runs.lock import LOCK_FILE, LockedError, run_lock
 from agentkit.experiment.sweeps.plan import SweepPlan
 from agentkit.experiment.sweeps.space import Parameters, draw, grid
-from agentkit.files import lock, open_lock, read_json, refusing_unwritable
+from agentkit.files import check_links, lock, open_lock, read_json, refusing_unwritable
 
 BEGUN, COMPLETE, PRUNED, FAILED = "begun", "complete", "pruned", "failed"
 _PLAN_FILE, _TRIAL_FILE, _TURN_FILE = "sweep.json", "trial.json", "turn"
@@ -114,8 +114,9 @@ class SweepFolder:
         """Makes the folder, or finds that the sweep in it is this one.
 
         Raises:
-            ConfigError: another sweep is in it, or it cannot be written to.
+            ConfigError: another sweep is in it, or it cannot be written to, or a link in it leads to files outside.
         """
+        check_links(self.path)
         path = self.path / _PLAN_FILE
         if path.is_file():
             try:

@@ -13,6 +13,7 @@ from agentkit.errors import ConfigError
 from agentkit.experiment.sweeps import Choice, Interval, SweepPlan, jobs, run, run_sweep
 from agentkit.experiment.sweeps.metrics import metric_of, reports
 from agentkit.experiment.sweeps.space import draw, grid
+from agentkit.experiment.sweeps.trials import SweepFolder
 from agentkit.loggers import read_csv
 from tests.experiment.sweeps.curves import Curves
 
@@ -179,6 +180,21 @@ def test_another_sweep_in_the_folder_is_refused(tmp_path, monkeypatch):
     sweep(monkeypatch, tmp_path, plan(num_trials=1, key={"method": "random", "env": "a"}))
     with pytest.raises(ConfigError, match="a sweep with another 'env'"):
         sweep(monkeypatch, tmp_path, plan(num_trials=1, key={"method": "random", "env": "b"}))
+
+
+@pytest.mark.parametrize(("method", "link"), [("tpe", "optuna.log"), ("random", "trial-0000")])
+def test_nothing_is_written_through_a_link_in_a_strangers_folder(tmp_path, monkeypatch, method, link):
+    folder, mine = tmp_path / "s", tmp_path / "mine"
+    SweepFolder(folder).begin(plan(method))
+    if link == "trial-0000":
+        mine.mkdir()
+    else:
+        mine.write_text("a line\nanother, without an end")
+    (folder / link).symlink_to(mine)
+    with pytest.raises(ConfigError, match=f"{link} is a symbolic link to {mine}, and nothing is written out of"):
+        sweep(monkeypatch, folder, plan(method))
+    assert {path.name for path in folder.iterdir()} == {link, "sweep.json"}
+    assert list(mine.iterdir()) == [] if mine.is_dir() else mine.read_text() == "a line\nanother, without an end"
 
 
 def test_two_processes_never_take_the_same_trial(tmp_path, monkeypatch):
