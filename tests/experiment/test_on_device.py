@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agentkit import ExperimentConfig, checkpoint, losses, nests, run, specs
+from agentkit import ExperimentConfig, checkpoint, envs, losses, nests, run, specs
 from agentkit.actors.policy import stateless_policy
 from agentkit.agents import registry
 from agentkit.agents.common.experience import Segments, SegmentsConfig
@@ -19,6 +19,7 @@ from agentkit.envs.jax.point_mass import PointMass
 from agentkit.errors import ConfigError, NonFiniteError
 from agentkit.experiment import ResumeError, load
 from agentkit.experiment.on_device.acting import start
+from agentkit.experiment.on_device.checks import find_environment
 from agentkit.experiment.on_device.loop import MOST_ROUNDS, DeviceLoop, make_rounds
 from agentkit.experiment.on_device.replay.store import stores_of
 from agentkit.experiment.on_device.segments import collect
@@ -29,6 +30,7 @@ from agentkit.replay import InProcessReplay
 from agentkit.testing.learning import learns
 from agentkit.types import LAST, Step, has_action
 from agentkit.wrappers.reward_scale import RewardScale
+from agentkit.wrappers.step_limit import StepLimit
 from tests.experiment.on_device_runs import (
     Endless,
     Marked,
@@ -346,6 +348,21 @@ def test_what_cannot_run_there_is_refused_in_a_line(tmp_path, settings, message)
     said = str(error.value)
     assert said.startswith("on_device (--on-device) does not go with " + message) and "\n" not in said
     assert not (tmp_path / "run" / "config.json").exists()
+
+
+def _short(seed):
+    return StepLimit(envs.make("jax:cartpole", seed, raw=True), 5)
+
+
+def _ready(seed):
+    return envs.make("jax:point_mass", seed)  # With the layers that make it ready for an agent.
+
+
+def test_wrappers_inside_of_a_function_are_refused_and_layers_for_agents_are_not():
+    """The loop steps what is inside: episodes of 5 steps went on to 40."""
+    with pytest.raises(ConfigError, match=r"with wrappers \(StepLimit in the environment _short\): .* Leave it out"):
+        find_environment(plan(_short))
+    assert find_environment(plan(_ready)) == PointMass()
 
 
 def test_an_agents_own_actor_is_refused(tmp_path):

@@ -28,6 +28,7 @@ from agentkit.experiment.on_device.checks import (
     check_agent,
     check_callbacks,
     check_memory,
+    find_inside,
     needed_experience,
     refuse_changed,
     refused,
@@ -130,12 +131,12 @@ def find_environment(config: MultiAgentConfig) -> JaxMultiAgentEnvironment:
     """Returns the experiment's environment as the compiled loop steps it.
 
     Raises:
-        ConfigError: it is none in JAX, or its actions would have to be changed for an agent.
+        ConfigError: it is none in JAX, has wrappers around it, or its actions would have to be changed for an agent.
     """
     name = given.name_of(config.environment)
     with contextlib.closing(config.make_environment(config.seed)) as environment:
-        found = getattr(environment, "jax_environment", None)
-        if not isinstance(found, JaxMultiAgentEnvironment):
+        found = find_inside(environment, name, JaxMultiAgentEnvironment)
+        if found is None:
             raise refused(
                 f"the environment {name}",
                 "it is none of several agents that is written in JAX. Take 'jax:two_step_game', 'jax:connect_four', "

@@ -17,6 +17,12 @@ from agentkit.agents.common.experience import Segments, Sequences, Transitions
 from agentkit.callbacks.base import Callback, has
 from agentkit.envs import given
 from agentkit.envs.jax.base import JaxEnvironment
+from agentkit.envs.jax.dm_environment import DmEnvironment
+from agentkit.envs.jax.multi_agent_host import HostMultiAgentEnvironment
+from agentkit.envs.jax.turn_host import HostTurnEnvironment
+from agentkit.envs.multi_agent.preparing import PreparedEnvironment
+from agentkit.envs.multi_agent.resumable import ResumableMultiAgentEnvironment
+from agentkit.envs.resumable import ResumableEnvironment
 from agentkit.errors import ConfigError
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.on_device.loop import State, store_size
@@ -24,9 +30,19 @@ from agentkit.experiment.on_device.replay.learning import MOST_PARTS, find_rate
 from agentkit.experiment.on_device.segments import divide_each_other
 from agentkit.specs import EnvironmentSpec, make_environment_spec
 from agentkit.types import AgentId
+from agentkit.wrappers.canonical_actions import CanonicalActions
+from agentkit.wrappers.flatten_actions import FlattenActions
+from agentkit.wrappers.single_precision import SinglePrecision
 
 MOST_STEPS = 2**31
 """Steps are counted in int32, which is all that JAX has without x64."""
+
+_NO_WRAPPERS = "they are Python, and the loop calls none; change the environment itself"
+
+# What every environment in JAX is stepped by on the host, and what `envs.make` puts around it for any agent.
+_ADAPTERS = (DmEnvironment, HostMultiAgentEnvironment, HostTurnEnvironment)
+_LAYERS: tuple[type, ...] = (ResumableEnvironment, CanonicalActions, FlattenActions, SinglePrecision)
+_LAYERS += (ResumableMultiAgentEnvironment, PreparedEnvironment)
 
 # Settings of the host's loop, each with its option, the value that asks for nothing, and why it has no place here.
 _HOST_ONLY = (
@@ -35,7 +51,7 @@ _HOST_ONLY = (
     ("replay", "--replay", "in_process", "experience stays on the device"),
     ("data", "--data", None, "its replay has the run's own experience alone"),
     ("columns", "--column", (), "nothing of Python's is called at a step"),
-    ("wrappers", "--wrapper", (), "they are Python, and the loop calls none; change the environment itself"),
+    ("wrappers", "--wrapper", (), _NO_WRAPPERS),
 )
 
 
@@ -95,11 +111,11 @@ def find_environment(experiment: ExperimentConfig) -> JaxEnvironment:
     """Returns the experiment's environment as the compiled loop steps it.
 
     Raises:
-        ConfigError: it is none in JAX, or its actions would have to be changed for an agent.
+        ConfigError: it is none in JAX, has wrappers around it, or its actions would have to be changed for an agent.
     """
     with contextlib.closing(experiment.make_environment(experiment.seed)) as environment:
-        found: Any = getattr(environment, "jax_environment", None)
         name = given.name_of(experiment.environment)
+        found = find_inside(environment, name)
         if found is None:
             raise refused(
                 f"the environment {name}",
@@ -108,6 +124,28 @@ def find_environment(experiment: ExperimentConfig) -> JaxEnvironment:
                 "agentkit.envs.jax.base.JaxEnvironment",
             )
         refuse_changed(name, make_environment_spec(found), make_environment_spec(environment))
+    return found
+
+
+def find_inside(environment: Any, name: str, kind: type[JaxEnvironment] = JaxEnvironment) -> Any:
+    """Returns the environment in JAX that an ordinary one is; None where it is none.
+
+    Args:
+        environment: as it was made for an agent, or for several.
+        name: of it, for messages.
+        kind: that it must be of.
+
+    Raises:
+        ConfigError: there are wrappers around one, which a loop that steps what is inside would drop.
+    """
+    inner = environment
+    while isinstance(inner, _LAYERS):
+        inner = inner.environment
+    found = getattr(inner, "jax_environment", None)
+    if not isinstance(found, kind):
+        return None
+    if not isinstance(inner, _ADAPTERS):  # Wrappers pass attributes on.
+        raise refused(f"wrappers ({type(inner).__name__} in the environment {name})", f"{_NO_WRAPPERS}. Leave it out")
     return found
 
 
