@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agentkit import ExperimentConfig, checkpoint, envs, losses, nests, run, specs
+from agentkit import ExperimentConfig, MultiAgentConfig, checkpoint, envs, losses, nests, run, specs
 from agentkit.actors.policy import stateless_policy
 from agentkit.agents import registry
 from agentkit.agents.common.experience import Segments, SegmentsConfig
@@ -16,8 +16,9 @@ from agentkit.callbacks import Callback
 from agentkit.envs.jax.cartpole import CartPole
 from agentkit.envs.jax.memory_chain import MemoryChain
 from agentkit.envs.jax.point_mass import PointMass
-from agentkit.errors import ConfigError, NonFiniteError
+from agentkit.errors import ConfigError, NonFiniteError, SpecError
 from agentkit.experiment import ResumeError, load
+from agentkit.experiment.multi_agent import on_device
 from agentkit.experiment.on_device.acting import start
 from agentkit.experiment.on_device.checks import find_environment
 from agentkit.experiment.on_device.loop import MOST_ROUNDS, DeviceLoop, make_rounds
@@ -32,6 +33,7 @@ from agentkit.types import LAST, Step, has_action
 from agentkit.wrappers.reward_scale import RewardScale
 from agentkit.wrappers.step_limit import StepLimit
 from tests.experiment.on_device_runs import (
+    Alone,
     Endless,
     Marked,
     assert_equal,
@@ -363,6 +365,46 @@ def test_wrappers_inside_of_a_function_are_refused_and_layers_for_agents_are_not
     with pytest.raises(ConfigError, match=r"with wrappers \(StepLimit in the environment _short\): .* Leave it out"):
         find_environment(plan(_short))
     assert find_environment(plan(_ready)) == PointMass()
+
+
+@dataclasses.dataclass(frozen=True)
+class Odd(Endless):
+    """Breaks its specs in one way or another: gives what it is told to, in the place of what `Endless` does."""
+
+    at_step: tuple = ()
+    state: float | None = None
+    reset_pool: int | None = None
+
+    def step(self, state, action, key):
+        after, timestep = super().step(state, action, key)
+        made = {name: make(getattr(timestep, name)) for name, make in self.at_step}
+        return after if self.state is None else jnp.float32(self.state), timestep._replace(**made)
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        (Odd(), ""),
+        (Odd(at_step=(("observation", jnp.int32),)), r"observation: expected float32\[1\], found int32\[1\]"),
+        (Odd(at_step=(("observation", lambda x: jnp.repeat(x, 2)),)), r"expected float32\[1\], found float32\[2\]"),
+        (Odd(at_step=(("reward", jnp.atleast_1d),)), r"reward: expected float32\[\], found float32\[1\]"),
+        (Odd(at_step=(("discount", jnp.int32),)), r"discount: expected float32\[\], found int32\[\]"),
+        (Odd(at_step=(("step_type", jnp.float32),)), r"step_type: expected int32\[\], found float32\[\]"),
+        (Odd(state=0.0), r"state: expected int32\[\], found float32\[\]"),
+        (Alone(Odd(at_step=(("reward", jnp.int32),))), r"reward\['only'\]: expected float32\[\], found int32\[\]"),
+        (Odd(reset_pool=0), "reset_pool: expected a whole number of at least 1, or None, found 0"),
+    ],
+    ids=["good", "dtype", "shape", "reward", "discount", "step type", "state", "several", "pool"],
+)
+def test_an_environment_that_breaks_its_specs_is_refused_before_anything_is_compiled(environment, message):
+    if not message:
+        assert find_environment(plan(environment)) == environment
+        return
+    several = isinstance(environment, Alone)
+    find = on_device.find_environment if several else find_environment
+    config = MultiAgentConfig(plan().agent, environment, 100, policy_of="shared") if several else plan(environment)
+    with pytest.raises((SpecError, ConfigError), match=message):
+        find(config)
 
 
 def test_an_agents_own_actor_is_refused(tmp_path):

@@ -13,6 +13,7 @@ from agentkit import checkpoint
 from agentkit.agents.common.experience import Segments, Sequences
 from agentkit.envs import given
 from agentkit.envs.jax.multi_agent_base import JaxMultiAgentEnvironment
+from agentkit.envs.jax.step_check import check_steps
 from agentkit.envs.jax.turn_base import JaxTurnEnvironment
 from agentkit.experiment.checks.step_watch import StepWatch
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
@@ -132,6 +133,7 @@ def find_environment(config: MultiAgentConfig) -> JaxMultiAgentEnvironment:
 
     Raises:
         ConfigError: it is none in JAX, has wrappers around it, or its actions would have to be changed for an agent.
+        SpecError: it gives something else than its specs say.
     """
     name = given.name_of(config.environment)
     with contextlib.closing(config.make_environment(config.seed)) as environment:
@@ -146,6 +148,7 @@ def find_environment(config: MultiAgentConfig) -> JaxMultiAgentEnvironment:
         own, prepared = found.agent_specs(), environment.agent_specs()
     for agent_id, spec in own.items():
         refuse_changed(name, spec, prepared[agent_id], agent_id)
+    check_steps(found, name)
     return found
 
 

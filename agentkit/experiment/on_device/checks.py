@@ -19,6 +19,7 @@ from agentkit.envs import given
 from agentkit.envs.jax.base import JaxEnvironment
 from agentkit.envs.jax.dm_environment import DmEnvironment
 from agentkit.envs.jax.multi_agent_host import HostMultiAgentEnvironment
+from agentkit.envs.jax.step_check import check_steps
 from agentkit.envs.jax.turn_host import HostTurnEnvironment
 from agentkit.envs.multi_agent.preparing import PreparedEnvironment
 from agentkit.envs.multi_agent.resumable import ResumableMultiAgentEnvironment
@@ -112,6 +113,7 @@ def find_environment(experiment: ExperimentConfig) -> JaxEnvironment:
 
     Raises:
         ConfigError: it is none in JAX, has wrappers around it, or its actions would have to be changed for an agent.
+        SpecError: it gives something else than its specs say.
     """
     with contextlib.closing(experiment.make_environment(experiment.seed)) as environment:
         name = given.name_of(experiment.environment)
@@ -124,6 +126,7 @@ def find_environment(experiment: ExperimentConfig) -> JaxEnvironment:
                 "agentkit.envs.jax.base.JaxEnvironment",
             )
         refuse_changed(name, make_environment_spec(found), make_environment_spec(environment))
+    check_steps(found, name)
     return found
 
 
