@@ -338,6 +338,7 @@ class _OfSteps(Callback):
         ({"callbacks": [_Wrapping()]}, "the callback _Wrapping with wrap"),
         ({"callbacks": [_OfSteps()]}, "the callback _OfSteps with on_step"),
         ({"num_steps": 2**31}, "num_steps=2,147,483,648"),
+        ({"num_steps": 2**31 - 19}, "num_steps=2,147,483,629 with rounds of 20"),
         ({"environment": "agentkit:catch"}, "the environment agentkit:catch"),
         ({"agent_settings": {"batch_size": 3}}, "num_envs=4 with batch_size=3"),
         ({"agent_settings": {"batch_mode": "complete_episodes"}}, "batch_mode='complete_episodes'"),

@@ -283,6 +283,7 @@ class OnEpisode(Callback):
         ({"policies": {"a": PPO, "b": a2c.make_agent(a2c.Config(segment_length=5, hidden_sizes=(4,)))},
           "policy_of": {"agent_1": "a", "agent_2": "b"}}, "a: 8, b: 5"),
         ({"num_steps": 2**31}, "steps are counted below"),
+        ({"num_steps": 2**31 - 15}, "with rounds of 16: the last round goes beyond the end"),
     ],
 )  # fmt: skip
 def test_what_the_loop_cannot_do_is_refused_before_there_is_a_folder(changes, match, tmp_path):

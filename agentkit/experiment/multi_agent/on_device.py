@@ -28,6 +28,7 @@ from agentkit.experiment.on_device.checks import (
     MOST_STEPS,
     check_agent,
     check_callbacks,
+    check_last_round,
     check_memory,
     find_inside,
     needed_experience,
@@ -180,6 +181,7 @@ def build(
         check_pool(trained)
     already = 0 if found is None else found.step
     loop = DeviceLoop(_make_rounds(config, environment, plays, trained, players, already))
+    check_last_round(config.num_steps, loop.rows)
     learner_key, acting_key = keys_of(config.seed)
     memory = check_memory(jax.eval_shape(loop.first_state, acting_key))
     lacking = begin(config)

@@ -77,6 +77,23 @@ def check_settings(experiment: ExperimentConfig, is_profiled: bool = False) -> N
     check_callbacks(experiment.callbacks)
 
 
+def check_last_round(num_steps: int, rows: int) -> None:
+    """Refuses steps of which the last round could count more than int32 holds.
+
+    Args:
+        num_steps: of the run.
+        rows: of a round, see `rounds.Rounds.rows`.
+
+    Raises:
+        ConfigError: there are too many.
+    """
+    if num_steps + rows > MOST_STEPS:
+        raise refused(
+            f"num_steps={num_steps:,} with rounds of {rows:,}",
+            f"the last round goes beyond the end, and steps are counted below {MOST_STEPS:,}. Take fewer",
+        )
+
+
 def check_callbacks(callbacks: Iterable[Callback]) -> None:
     """Refuses callbacks that see steps, or episodes of the training.
 
