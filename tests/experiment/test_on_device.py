@@ -20,7 +20,7 @@ from agentkit.errors import ConfigError, NonFiniteError, SpecError
 from agentkit.experiment import ResumeError, load
 from agentkit.experiment.multi_agent import on_device
 from agentkit.experiment.on_device.acting import start
-from agentkit.experiment.on_device.checks import find_environment
+from agentkit.experiment.on_device.checks import check_settings, find_environment
 from agentkit.experiment.on_device.loop import MOST_ROUNDS, DeviceLoop, make_rounds
 from agentkit.experiment.on_device.replay.store import stores_of
 from agentkit.experiment.on_device.segments import collect
@@ -406,6 +406,15 @@ def test_an_environment_that_breaks_its_specs_is_refused_before_anything_is_comp
     config = MultiAgentConfig(plan().agent, environment, 100, policy_of="shared") if several else plan(environment)
     with pytest.raises((SpecError, ConfigError), match=message):
         find(config)
+
+
+@pytest.mark.parametrize("check", [check_settings, on_device.check_settings], ids=["one", "several"])
+def test_double_precision_is_refused(check):
+    """SAC and R2D2 ended in JAX's own errors of types; on the host SAC is refused for its actions."""
+    config = plan() if check is check_settings else MultiAgentConfig(plan().agent, "jax:two_step_game", 9, "shared")
+    check(config)
+    with jax.enable_x64(True), pytest.raises(ConfigError, match="JAX_ENABLE_X64: the loop is of single precision"):
+        check(config)
 
 
 def test_an_agents_own_actor_is_refused(tmp_path):

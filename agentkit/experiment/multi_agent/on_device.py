@@ -30,6 +30,7 @@ from agentkit.experiment.on_device.checks import (
     check_callbacks,
     check_last_round,
     check_memory,
+    check_precision,
     find_inside,
     needed_experience,
     refuse_changed,
@@ -89,6 +90,7 @@ def check_settings(config: MultiAgentConfig) -> None:
     Raises:
         ConfigError: names the first, and what to do.
     """
+    check_precision()
     if config.num_steps >= MOST_STEPS:
         raise refused(f"num_steps={config.num_steps:,}", f"steps are counted below {MOST_STEPS:,}. Take fewer")
     if config.opponents is not None and config.opponents.period >= MOST_STEPS:

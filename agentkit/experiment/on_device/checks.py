@@ -71,10 +71,21 @@ def check_settings(experiment: ExperimentConfig, is_profiled: bool = False) -> N
             raise refused(f"{name} ({option})", f"{why}. Leave it out")
     if is_profiled:
         raise refused("profile (--profile)", "a step has no parts that can be timed apart. Leave it out")
+    check_precision()
     if experiment.num_steps >= MOST_STEPS:
         raise refused(f"num_steps={experiment.num_steps:,}", f"steps are counted below {MOST_STEPS:,}. Take fewer")
     check_agent(experiment.agent, experiment.num_envs or 1, experiment.num_steps)
     check_callbacks(experiment.callbacks)
+
+
+def check_precision() -> None:
+    """Refuses JAX's double precision, in which numbers of Python's and of environments do not fit the specs.
+
+    Raises:
+        ConfigError: it is on.
+    """
+    if jax.config.jax_enable_x64:
+        raise refused("JAX_ENABLE_X64", "the loop is of single precision, as the specs of agents are. Unset it")
 
 
 def check_last_round(num_steps: int, rows: int) -> None:
