@@ -11,19 +11,23 @@ import pytest
 from agentkit import ExperimentConfig, MultiAgentConfig, checkpoint, envs, losses, nests, run, specs
 from agentkit.actors.policy import stateless_policy
 from agentkit.agents import registry
-from agentkit.agents.common.experience import Segments, SegmentsConfig
+from agentkit.agents.common.experience import ReplayConfig, Segments, SegmentsConfig, Transitions
 from agentkit.callbacks import Callback
 from agentkit.envs.jax.cartpole import CartPole
 from agentkit.envs.jax.memory_chain import MemoryChain
 from agentkit.envs.jax.point_mass import PointMass
+from agentkit.envs.jax.time_steps import first_step
 from agentkit.errors import ConfigError, NonFiniteError, SpecError
 from agentkit.experiment import ResumeError, load
 from agentkit.experiment.multi_agent import on_device
-from agentkit.experiment.on_device.acting import start
+from agentkit.experiment.on_device.acting import no_episodes, start
 from agentkit.experiment.on_device.checks import check_settings, find_environment
-from agentkit.experiment.on_device.loop import MOST_ROUNDS, DeviceLoop, make_rounds
+from agentkit.experiment.on_device.loop import MOST_ROUNDS, DeviceLoop, Report, make_rounds
 from agentkit.experiment.on_device.replay.store import stores_of
 from agentkit.experiment.on_device.segments import collect
+from agentkit.experiment.on_device.several.acting import Party
+from agentkit.experiment.on_device.several.rounds import SeveralRounds
+from agentkit.experiment.on_device.work import ActAndLearnOnDevice
 from agentkit.learning import Linear, Update, UpdateOutput
 from agentkit.learning.compiled import initial_state
 from agentkit.learning.finite import start_tally
@@ -406,6 +410,54 @@ def test_an_environment_that_breaks_its_specs_is_refused_before_anything_is_comp
     config = MultiAgentConfig(plan().agent, environment, 100, policy_of="shared") if several else plan(environment)
     with pytest.raises((SpecError, ConfigError), match=message):
         find(config)
+
+
+@dataclasses.dataclass(frozen=True)
+class Choosing(Endless):
+    """Shows one of 4 choices, and gives a discount."""
+
+    choice: int = 3
+    discount: float = 1.0
+
+    def observation_spec(self):
+        return specs.DiscreteArray(4)
+
+    def reset(self, key):
+        return jnp.int32(0), first_step(jnp.int32(0))
+
+    def step(self, state, action, key):
+        after, timestep = super().step(state, action, key)
+        return after, timestep._replace(observation=jnp.int32(self.choice), discount=jnp.float32(self.discount))
+
+
+def test_choices_and_discounts_out_of_their_range_are_counted():
+    """On the host the first one is an error; in the loop it is told at the end of a chunk."""
+    policy = stateless_policy(lambda params, key, observation: jnp.int32(0))
+
+    def count(environment):
+        def play(key):
+            acting = start(environment, policy, 2, key)
+            return collect(environment, policy, (), acting, 3, jax.vmap(environment.reset))[2].num_out_of_range
+
+        return int(jax.jit(play)(jax.random.PRNGKey(0)))
+
+    assert count(Choosing()) == 0
+    # 3 steps of 2 environments: the first observation is a reset's.
+    assert count(Choosing(choice=4)) == count(Choosing(choice=-1)) == 4
+    assert count(Choosing(discount=float("nan"))) == count(Choosing(discount=-0.5)) == 6
+    idle = Update(lambda key: (), lambda training, batch: (training, UpdateOutput({})), lambda _: {"policy": ()})
+    experience = Transitions(ReplayConfig(n_step=1, replay_size=9, min_replay_size=9))
+    party = Party("only", ("only",), policy, idle, experience)
+    loop = DeviceLoop(SeveralRounds(Alone(Choosing(discount=2.0)), [party], 2))
+    chunk = loop.run({"only": ()}, loop.start(jax.random.PRNGKey(0)), {"only": start_tally(0)}, 6, 1)
+    assert int(chunk.report.episodes.num_out_of_range[0]) == 6
+
+
+def test_what_is_out_of_its_range_ends_the_run():
+    report = Report(*map(np.array, ([20, 40], [1, 2])), no_episodes()._replace(num_out_of_range=np.array([0, 3])), True)
+    work = ActAndLearnOnDevice(plan(), None, None, None, {})
+    with pytest.raises(SpecError, match="By step 40 the environment jax:catch gave a choice beyond"):
+        work._look_at(report)
 
 
 @pytest.mark.parametrize("check", [check_settings, on_device.check_settings], ids=["one", "several"])

@@ -1,4 +1,4 @@
-"""Checks of what an environment in JAX gives, before it is compiled: time steps as its specs promise them."""
+"""Checks of what an environment in JAX gives: before it is compiled its shapes and dtypes, and later its ranges."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ from typing import Any
 
 import dm_env
 import jax
+import jax.numpy as jnp
 import numpy as np
+import tree
 
 from agentkit import specs
 from agentkit.envs.jax.base import JaxEnvironment
 from agentkit.envs.jax.pooled import checked_size
+from agentkit.envs.step_check import find_choices
 from agentkit.errors import SpecError
-from agentkit.types import Nest
+from agentkit.types import Array, Nest
 
 _STEP_TYPE = specs.Array((), np.int32, "step_type")
 
@@ -20,7 +23,7 @@ _STEP_TYPE = specs.Array((), np.int32, "step_type")
 def check_steps(environment: JaxEnvironment, name: str) -> None:
     """Refuses an environment whose `reset` or `step` breaks its specs; nothing is computed.
 
-    It is for the compiled loop what `envs.step_check.StepCheck` is for the host's, of shapes and dtypes.
+    With `count_out_of_range` it is for the compiled loop what `envs.step_check.StepCheck` is for the host's.
 
     Args:
         environment: of one agent, or of several.
@@ -41,6 +44,23 @@ def check_steps(environment: JaxEnvironment, name: str) -> None:
         jax.eval_shape(environment.step, begun, action, key), promised, f"The environment {name}'s step"
     )
     _compare(followed, begun, f"The environment {name}'s step, whose state must be of reset's form: state")
+
+
+def count_out_of_range(observations: Nest, discounts: Nest, observation: Nest, discount: Nest) -> Array:
+    """Returns how many choices and discounts are out of their range, NaN included, int32 ``[]``; to be compiled.
+
+    Args:
+        observations: the spec.
+        discounts: the spec; its bounds count as far as they say whether -1 is allowed.
+        observation: that was given, leaves ``[N, ...]``.
+        discount: likewise, leaves ``[N]``.
+    """
+    least, leaves = -1.0 if specs.changes_sides(discounts) else 0.0, tree.flatten(observation)
+    ranges = [
+        (leaves[i], 0, np.broadcast_to(leaf.maximum, leaf.shape)[None]) for i, _, leaf in find_choices(observations)
+    ]
+    ranges += [(leaf, least, np.float32([1.0])) for leaf in tree.flatten(discount)]
+    return sum((jnp.sum(~((x >= low) & (x <= high)), dtype=jnp.int32) for x, low, high in ranges), jnp.int32(0))
 
 
 def _state_of(returned: Any, promised: dm_env.TimeStep, where: str) -> Nest:
