@@ -56,10 +56,10 @@ def count_out_of_range(observations: Nest, discounts: Nest, observation: Nest, d
         discount: likewise, leaves ``[N]``.
     """
     least, leaves = -1.0 if specs.changes_sides(discounts) else 0.0, tree.flatten(observation)
-    ranges = [
+    ranges: list[tuple[Any, float, np.ndarray]] = [
         (leaves[i], 0, np.broadcast_to(leaf.maximum, leaf.shape)[None]) for i, _, leaf in find_choices(observations)
     ]
-    ranges += [(leaf, least, np.float32([1.0])) for leaf in tree.flatten(discount)]
+    ranges += [(leaf, least, np.ones(1, np.float32)) for leaf in tree.flatten(discount)]
     return sum((jnp.sum(~((x >= low) & (x <= high)), dtype=jnp.int32) for x, low, high in ranges), jnp.int32(0))
 
 

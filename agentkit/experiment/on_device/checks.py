@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from agentkit.adders.sequence import check_period
 from agentkit.agents.common.agent import Agent
@@ -42,8 +44,14 @@ _NO_WRAPPERS = "they are Python, and the loop calls none; change the environment
 
 # What every environment in JAX is stepped by on the host, and what `envs.make` puts around it for any agent.
 _ADAPTERS = (DmEnvironment, HostMultiAgentEnvironment, HostTurnEnvironment)
-_LAYERS: tuple[type, ...] = (ResumableEnvironment, CanonicalActions, FlattenActions, SinglePrecision)
-_LAYERS += (ResumableMultiAgentEnvironment, PreparedEnvironment)
+_LAYERS = (
+    ResumableEnvironment,
+    CanonicalActions,
+    FlattenActions,
+    SinglePrecision,
+    ResumableMultiAgentEnvironment,
+    PreparedEnvironment,
+)
 
 # Settings of the host's loop, each with its option, the value that asks for nothing, and why it has no place here.
 _HOST_ONLY = (
@@ -84,7 +92,7 @@ def check_precision() -> None:
     Raises:
         ConfigError: it is on.
     """
-    if jax.config.jax_enable_x64:
+    if jnp.result_type(float) == np.float64:
         raise refused("JAX_ENABLE_X64", "the loop is of single precision, as the specs of agents are. Unset it")
 
 
@@ -158,7 +166,7 @@ def find_environment(experiment: ExperimentConfig) -> JaxEnvironment:
     return found
 
 
-def find_inside(environment: Any, name: str, kind: type[JaxEnvironment] = JaxEnvironment) -> Any:
+def find_inside(environment: Any, name: str, kind: type = JaxEnvironment) -> Any:
     """Returns the environment in JAX that an ordinary one is; None where it is none.
 
     Args:
