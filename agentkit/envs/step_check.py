@@ -39,7 +39,7 @@ class StepCheck:
         self._on_nan = on_nan
         self._told: set[str] = set()
         self._observation_is_good = fits(self._spec.observations, and_finite=True)
-        self._choices = _find_choices(spec.observations)
+        self._choices = find_choices(spec.observations)
         # A single environment gives rewards as Python's floats; those of a batch are arrays.
         self._scalars = num_envs is None and all(
             specs.is_spec(s) and s.shape == () and s.dtype.kind == "f" for s in (spec.rewards, spec.discounts)
@@ -149,7 +149,7 @@ def describe_bad(array: np.ndarray) -> str:
     return f"{array[tuple(bad[0])]} at {bad[0].tolist()} ({len(bad)} of {array.size} values are not finite)"
 
 
-def _find_choices(spec: Nest) -> list[tuple[int, str, specs.BoundedArray]]:
+def find_choices(spec: Nest) -> list[tuple[int, str, specs.BoundedArray]]:
     """Returns place, name and spec of each leaf of an observation that is a choice, or several."""
     names = ["observation"] if specs.is_spec(spec) else [f"observation/{name}" for name in specs.leaf_names(spec)]
     return [

@@ -8,20 +8,26 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agentkit import ExperimentConfig, checkpoint, losses, nests, run, specs
+from agentkit import ExperimentConfig, MultiAgentConfig, checkpoint, envs, losses, nests, run, specs
 from agentkit.actors.policy import stateless_policy
 from agentkit.agents import registry
-from agentkit.agents.common.experience import Segments, SegmentsConfig
+from agentkit.agents.common.experience import ReplayConfig, Segments, SegmentsConfig, Transitions
 from agentkit.callbacks import Callback
 from agentkit.envs.jax.cartpole import CartPole
 from agentkit.envs.jax.memory_chain import MemoryChain
 from agentkit.envs.jax.point_mass import PointMass
-from agentkit.errors import ConfigError, NonFiniteError
+from agentkit.envs.jax.time_steps import first_step
+from agentkit.errors import ConfigError, NonFiniteError, SpecError
 from agentkit.experiment import ResumeError, load
-from agentkit.experiment.on_device.acting import start
-from agentkit.experiment.on_device.loop import MOST_ROUNDS, DeviceLoop, make_rounds
+from agentkit.experiment.multi_agent import on_device
+from agentkit.experiment.on_device.acting import no_episodes, start
+from agentkit.experiment.on_device.checks import check_settings, find_environment
+from agentkit.experiment.on_device.loop import MOST_ROUNDS, DeviceLoop, Report, make_rounds
 from agentkit.experiment.on_device.replay.store import stores_of
 from agentkit.experiment.on_device.segments import collect
+from agentkit.experiment.on_device.several.acting import Party
+from agentkit.experiment.on_device.several.rounds import SeveralRounds
+from agentkit.experiment.on_device.work import ActAndLearnOnDevice
 from agentkit.learning import Linear, Update, UpdateOutput
 from agentkit.learning.compiled import initial_state
 from agentkit.learning.finite import start_tally
@@ -29,7 +35,9 @@ from agentkit.replay import InProcessReplay
 from agentkit.testing.learning import learns
 from agentkit.types import LAST, Step, has_action
 from agentkit.wrappers.reward_scale import RewardScale
+from agentkit.wrappers.step_limit import StepLimit
 from tests.experiment.on_device_runs import (
+    Alone,
     Endless,
     Marked,
     assert_equal,
@@ -334,6 +342,7 @@ class _OfSteps(Callback):
         ({"callbacks": [_Wrapping()]}, "the callback _Wrapping with wrap"),
         ({"callbacks": [_OfSteps()]}, "the callback _OfSteps with on_step"),
         ({"num_steps": 2**31}, "num_steps=2,147,483,648"),
+        ({"num_steps": 2**31 - 19}, "num_steps=2,147,483,629 with rounds of 20"),
         ({"environment": "agentkit:catch"}, "the environment agentkit:catch"),
         ({"agent_settings": {"batch_size": 3}}, "num_envs=4 with batch_size=3"),
         ({"agent_settings": {"batch_mode": "complete_episodes"}}, "batch_mode='complete_episodes'"),
@@ -346,6 +355,118 @@ def test_what_cannot_run_there_is_refused_in_a_line(tmp_path, settings, message)
     said = str(error.value)
     assert said.startswith("on_device (--on-device) does not go with " + message) and "\n" not in said
     assert not (tmp_path / "run" / "config.json").exists()
+
+
+def _short(seed):
+    return StepLimit(envs.make("jax:cartpole", seed, raw=True), 5)
+
+
+def _ready(seed):
+    return envs.make("jax:point_mass", seed)  # With the layers that make it ready for an agent.
+
+
+def test_wrappers_inside_of_a_function_are_refused_and_layers_for_agents_are_not():
+    """The loop steps what is inside: episodes of 5 steps went on to 40."""
+    with pytest.raises(ConfigError, match=r"with wrappers \(StepLimit in the environment _short\): .* Leave it out"):
+        find_environment(plan(_short))
+    assert find_environment(plan(_ready)) == PointMass()
+
+
+@dataclasses.dataclass(frozen=True)
+class Odd(Endless):
+    """Breaks its specs in one way or another: gives what it is told to, in the place of what `Endless` does."""
+
+    at_step: tuple = ()
+    state: float | None = None
+    reset_pool: int | None = None
+
+    def step(self, state, action, key):
+        after, timestep = super().step(state, action, key)
+        made = {name: make(getattr(timestep, name)) for name, make in self.at_step}
+        return after if self.state is None else jnp.float32(self.state), timestep._replace(**made)
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        (Odd(), ""),
+        (Odd(at_step=(("observation", jnp.int32),)), r"observation: expected float32\[1\], found int32\[1\]"),
+        (Odd(at_step=(("observation", lambda x: jnp.repeat(x, 2)),)), r"expected float32\[1\], found float32\[2\]"),
+        (Odd(at_step=(("reward", jnp.atleast_1d),)), r"reward: expected float32\[\], found float32\[1\]"),
+        (Odd(at_step=(("discount", jnp.int32),)), r"discount: expected float32\[\], found int32\[\]"),
+        (Odd(at_step=(("step_type", jnp.float32),)), r"step_type: expected int32\[\], found float32\[\]"),
+        (Odd(state=0.0), r"state: expected int32\[\], found float32\[\]"),
+        (Alone(Odd(at_step=(("reward", jnp.int32),))), r"reward\['only'\]: expected float32\[\], found int32\[\]"),
+        (Odd(reset_pool=0), "reset_pool: expected a whole number of at least 1, or None, found 0"),
+    ],
+    ids=["good", "dtype", "shape", "reward", "discount", "step type", "state", "several", "pool"],
+)
+def test_an_environment_that_breaks_its_specs_is_refused_before_anything_is_compiled(environment, message):
+    if not message:
+        assert find_environment(plan(environment)) == environment
+        return
+    several = isinstance(environment, Alone)
+    find = on_device.find_environment if several else find_environment
+    config = MultiAgentConfig(plan().agent, environment, 100, policy_of="shared") if several else plan(environment)
+    with pytest.raises((SpecError, ConfigError), match=message):
+        find(config)
+
+
+@dataclasses.dataclass(frozen=True)
+class Choosing(Endless):
+    """Shows one of 4 choices, and gives a discount."""
+
+    choice: int = 3
+    discount: float = 1.0
+
+    def observation_spec(self):
+        return specs.DiscreteArray(4)
+
+    def reset(self, key):
+        return jnp.int32(0), first_step(jnp.int32(0))
+
+    def step(self, state, action, key):
+        after, timestep = super().step(state, action, key)
+        return after, timestep._replace(observation=jnp.int32(self.choice), discount=jnp.float32(self.discount))
+
+
+def test_choices_and_discounts_out_of_their_range_are_counted():
+    """On the host the first one is an error; in the loop it is told at the end of a chunk."""
+    policy = stateless_policy(lambda params, key, observation: jnp.int32(0))
+
+    def count(environment):
+        def play(key):
+            acting = start(environment, policy, 2, key)
+            return collect(environment, policy, (), acting, 3, jax.vmap(environment.reset))[2].num_out_of_range
+
+        return int(jax.jit(play)(jax.random.PRNGKey(0)))
+
+    assert count(Choosing()) == 0
+    # 3 steps of 2 environments: the first observation is a reset's.
+    assert count(Choosing(choice=4)) == count(Choosing(choice=-1)) == 4
+    assert count(Choosing(discount=float("nan"))) == count(Choosing(discount=-0.5)) == 6
+    idle = Update(lambda key: (), lambda training, batch: (training, UpdateOutput({})), lambda _: {"policy": ()})
+    experience = Transitions(ReplayConfig(n_step=1, replay_size=9, min_replay_size=9))
+    party = Party("only", ("only",), policy, idle, experience)
+    loop = DeviceLoop(SeveralRounds(Alone(Choosing(discount=2.0)), [party], 2))
+    chunk = loop.run({"only": ()}, loop.start(jax.random.PRNGKey(0)), {"only": start_tally(0)}, 6, 1)
+    assert int(chunk.report.episodes.num_out_of_range[0]) == 6
+
+
+def test_what_is_out_of_its_range_ends_the_run():
+    report = Report(*map(np.array, ([20, 40], [1, 2])), no_episodes()._replace(num_out_of_range=np.array([0, 3])), True)
+    work = ActAndLearnOnDevice(plan(), None, None, None, {})
+    with pytest.raises(SpecError, match="By step 40 the environment jax:catch gave a choice beyond"):
+        work._look_at(report)
+
+
+@pytest.mark.parametrize("check", [check_settings, on_device.check_settings], ids=["one", "several"])
+def test_double_precision_is_refused(check):
+    """SAC and R2D2 ended in JAX's own errors of types; on the host SAC is refused for its actions."""
+    config = plan() if check is check_settings else MultiAgentConfig(plan().agent, "jax:two_step_game", 9, "shared")
+    check(config)
+    with jax.enable_x64(True), pytest.raises(ConfigError, match="JAX_ENABLE_X64: the loop is of single precision"):
+        check(config)
 
 
 def test_an_agents_own_actor_is_refused(tmp_path):

@@ -350,6 +350,31 @@ def test_settings_in_which_runs_differ_are_found_and_others_refused():
         assert "\n" not in str(error.value)
 
 
+def test_only_a_setting_that_shapes_the_program_is_blamed():
+    """Not the one before it, and none for a mistake of the program's own."""
+    two = {"reward": np.float32([1.0, 2.0]), "length": np.array([3, 4], np.int32)}
+
+    def population(update):
+        def make_loop(settings):
+            experience = Segments(SegmentsConfig(segment_length=settings["length"], batch_size=2), num_envs=2)
+            members = Members(are_many=True)
+            return DeviceLoop(
+                make_rounds(Endless(reward=settings["reward"]), random_policy(), update, experience, 2, members),
+                members,
+            )
+
+        return Population(make_loop, two, [jax.random.PRNGKey(0)] * 2)
+
+    with pytest.raises(ConfigError, match="several values of length in one program: it shapes"):
+        check_traced(two, population(summing_update(False)).trace)
+    with pytest.raises(TypeError, match="a mistake of the update's"):
+        check_traced(two, population(summing_update(False)._replace(update=_mistaken)).trace)
+
+
+def _mistaken(training, batch):
+    raise TypeError("a mistake of the update's")
+
+
 NUMBERS = {"epsilon": 0.1, "max_grad_norm": 1.0, "importance_exponent": 0.4}  # Schedules and None by default.
 AGENTS = {"ppo": plan_of_segments, "dqn": plan_of_replay, "sac": plan_of_replay, "td3": plan_of_replay}
 

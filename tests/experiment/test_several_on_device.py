@@ -15,6 +15,7 @@ from agentkit.callbacks import Callback
 from agentkit.cli import main
 from agentkit.envs.jax.cartpole import CartPole
 from agentkit.envs.jax.two_step_game import TwoStepGame
+from agentkit.envs.multi_agent.wrapper import MultiAgentWrapper
 from agentkit.errors import CheckpointError, ConfigError, NonFiniteError
 from agentkit.experiment import read_multi_agent_config
 from agentkit.experiment.on_device.several.acting import Party, Together, keys_of_each
@@ -259,6 +260,15 @@ def test_a_reward_that_is_nan_stops_the_run(tmp_path):
         agentkit.run(config(tmp_path, environment=Counting(bad_at=2)))
 
 
+class Scaled(MultiAgentWrapper):
+    def step(self, actions):
+        return {name: each._replace(reward=10 * each.reward) for name, each in super().step(actions).items()}
+
+
+def scaled(seed):
+    return Scaled(agentkit.envs.make_multi_agent("jax:two_step_game", seed, raw=True))
+
+
 class OnEpisode(Callback):
     def on_episode(self, run, episode):
         pass
@@ -268,10 +278,12 @@ class OnEpisode(Callback):
     ("changes", "match"),
     [
         ({"environment": "agentkit:two_step_game"}, "the environment agentkit:two_step_game: it is none of several"),
+        ({"environment": scaled}, r"wrappers \(Scaled in the environment scaled\): they are Python"),
         ({"callbacks": [OnEpisode()]}, "the callback OnEpisode with on_episode"),
         ({"policies": {"a": PPO, "b": a2c.make_agent(a2c.Config(segment_length=5, hidden_sizes=(4,)))},
           "policy_of": {"agent_1": "a", "agent_2": "b"}}, "a: 8, b: 5"),
         ({"num_steps": 2**31}, "steps are counted below"),
+        ({"num_steps": 2**31 - 15}, "with rounds of 16: the last round goes beyond the end"),
     ],
 )  # fmt: skip
 def test_what_the_loop_cannot_do_is_refused_before_there_is_a_folder(changes, match, tmp_path):

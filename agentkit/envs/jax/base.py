@@ -22,8 +22,9 @@ class JaxEnvironment(abc.ABC):
     comes from a key, and a time step's fields are arrays, which are there at the first step, too (reward 0 and discount
     1). `agentkit.envs.jax.time_steps` makes them.
 
-    A step is never taken after LAST: whoever steps it calls `reset` then. So LAST comes with the final observation of
-    its own episode, by termination (discount 0) or truncation (discount 1).
+    A step after LAST counts for nothing: whoever steps it calls `reset` then. The compiled loop steps all environments
+    at once, and drops the results of those, so a step must not fail there. LAST comes with the final observation of its
+    own episode, by termination (discount 0) or truncation (discount 1).
 
     A frozen dataclass is the shortest way to write one. Equal ones are compiled once.
 
@@ -67,7 +68,7 @@ class JaxEnvironment(abc.ABC):
         """Takes an action.
 
         Args:
-            state: that `reset` or `step` returned, of a time step that was not LAST.
+            state: that `reset` or `step` returned; after LAST the result is dropped.
             action: as `action_spec` says.
             key: PRNG key ``uint32[2]``.
 

@@ -104,7 +104,7 @@ def spec_of_space(space: Any, name: str, environment: str) -> specs.Array:
         environment: for messages.
 
     Raises:
-        SpecError: it is another one, actions have no bounds, or bounds are none of the dtype's numbers.
+        SpecError: it is another one, actions have no bounds, or bounds are none of the dtype's numbers or cross.
     """
     if hasattr(space, "n"):
         return specs.DiscreteArray(int(space.n), dtype=np.int32, name=name)
@@ -112,18 +112,51 @@ def spec_of_space(space: Any, name: str, environment: str) -> specs.Array:
         raise SpecError(f"{environment}: expected a {name} space Box or Discrete, found {space}.")
     dtype = np.dtype(space.dtype)
     shape = tuple(int(n) for n in np.atleast_1d(np.asarray(space.shape, int)))  # Hanabi's is a number.
-    try:
-        low, high = (np.broadcast_to(np.asarray(bound, dtype), shape) for bound in (space.low, space.high))
-    except OverflowError as error:
+    given = [np.asarray(bound) for bound in (space.low, space.high)]
+    with np.errstate(invalid="ignore", over="ignore"):
+        bounds = [bound.astype(dtype) for bound in given]
+    is_lost = dtype.kind in "biu" and any(np.any(bound != own) for bound, own in zip(bounds, given, strict=True))
+    low, high = (np.broadcast_to(bound, shape) for bound in bounds)
+    if is_lost or not np.all(low <= high):  # False of NaN, too.
         raise SpecError(
             f"{environment}: expected bounds of its {name} space in {dtype}, found {space.low} and {space.high}."
-        ) from error
+        )
     if dtype.kind == "f":  # The largest numbers stand for no bound.
         most = np.finfo(dtype).max
         low, high = np.where(low <= -most, -np.inf, low), np.where(high >= most, np.inf, high)
     if name == "action" and not np.isfinite([low, high]).all():
         raise SpecError(f"{environment}: expected bounded actions, found {space}.")
     return specs.BoundedArray(shape, dtype, low, high, name)
+
+
+def as_given(spec: specs.Array, found: Any, environment: str) -> specs.Array:
+    """Returns the spec of observations, in float32 where it says whole numbers of what are floats.
+
+    A cast to whole numbers would lose their fractions; gymnax's Catch says int32 of floats, for one.
+
+    Args:
+        spec: as the package has it.
+        found: an observation, or its shape and dtype.
+        environment: for messages.
+
+    Raises:
+        SpecError: it says that floats are choices.
+    """
+    if not np.issubdtype(found.dtype, np.inexact) or spec.dtype.kind not in "biu":
+        return spec
+    if isinstance(spec, specs.DiscreteArray):
+        raise SpecError(f"{environment}: expected choices of its observation space {spec}, found {found.dtype}.")
+    if isinstance(spec, specs.BoundedArray):
+        return specs.BoundedArray(spec.shape, np.float32, spec.minimum, spec.maximum, spec.name)
+    return specs.Array(spec.shape, np.float32, spec.name)
+
+
+def to_bounds(action: Array, spec: specs.Array) -> Array:
+    """Returns an action in [-1, 1] as one within the bounds of a spec; a choice stays as it is."""
+    if isinstance(spec, specs.DiscreteArray):
+        return action
+    # Halved first, since the whole range may be larger than its dtype.
+    return action * (spec.maximum / 2 - spec.minimum / 2) + (spec.maximum / 2 + spec.minimum / 2)
 
 
 def unbounded(example: Nest) -> Nest:

@@ -15,7 +15,7 @@ import numpy as np
 from agentkit import specs
 from agentkit.envs.jax.base import JaxEnvironment
 from agentkit.envs.jax.dm_environment import DmEnvironment
-from agentkit.envs.jax.foreign import Settings, cast, dtypes_after_a_step, spec_of_space
+from agentkit.envs.jax.foreign import Settings, as_given, cast, dtypes_after_a_step, spec_of_space, to_bounds
 from agentkit.envs.jax.pooled import with_reset_pool
 from agentkit.envs.jax.time_steps import first_step, next_step
 from agentkit.envs.prefixes import check_known, check_settings
@@ -84,7 +84,9 @@ class Gymnax(JaxEnvironment):
         environment, params = self._made
         return dtypes_after_a_step(
             lambda key: environment.reset_env(key, params)[1],
-            lambda state, action: environment.step_env(jax.random.PRNGKey(0), state, self._scale(action), params)[1],
+            lambda state, action: environment.step_env(
+                jax.random.PRNGKey(0), state, to_bounds(action, self._spaces[1]), params
+            )[1],
             self.action_spec(),
         )
 
@@ -96,7 +98,8 @@ class Gymnax(JaxEnvironment):
             spaces = environment.observation_space(params), environment.action_space(params)
             names, of = ("observation", "action"), f"gymnax:{self.name}"
             observation, action = (spec_of_space(space, name, of) for space, name in zip(spaces, names, strict=True))
-        return observation, action
+        seen, _ = jax.eval_shape(lambda key: environment.reset_env(key, params), jax.random.PRNGKey(0))
+        return as_given(observation, seen, of), action
 
     def observation_spec(self) -> specs.Array:
         """Returns the spec of its observation space."""
@@ -109,12 +112,6 @@ class Gymnax(JaxEnvironment):
             return own
         return specs.BoundedArray(own.shape, np.float32, -1.0, 1.0, "action")
 
-    def _scale(self, action: Array) -> Array:
-        own = self._spaces[1]
-        if isinstance(own, specs.DiscreteArray):
-            return action
-        return own.minimum + 0.5 * (action + 1.0) * (own.maximum - own.minimum)
-
     def reset(self, key: Array) -> tuple[Any, dm_env.TimeStep]:
         """Begins an episode."""
         environment, params = self._made
@@ -124,7 +121,8 @@ class Gymnax(JaxEnvironment):
     def step(self, state: Any, action: Array, key: Array) -> tuple[Any, dm_env.TimeStep]:
         """Takes an action."""
         environment, params = self._made
-        observation, state, reward, terminated, _ = environment.step_env(key, state, self._scale(action), params)
+        action = to_bounds(action, self._spaces[1])
+        observation, state, reward, terminated, _ = environment.step_env(key, state, action, params)
         truncated = environment.is_truncated(state, params)
         reward = jnp.reshape(reward, ())
         return cast(state, self._dtypes), next_step(self._observed(observation), reward, terminated, truncated)

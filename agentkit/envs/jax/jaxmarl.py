@@ -15,7 +15,7 @@ import numpy as np
 
 from agentkit import specs
 from agentkit.core import MultiAgentEnvironment
-from agentkit.envs.jax.foreign import Settings, cast, dtypes_after_a_step, spec_of_space
+from agentkit.envs.jax.foreign import Settings, as_given, cast, dtypes_after_a_step, spec_of_space, to_bounds
 from agentkit.envs.jax.multi_agent_base import JaxMultiAgentEnvironment
 from agentkit.envs.jax.multi_agent_host import on_host
 from agentkit.envs.jax.pooled import checked_size
@@ -93,17 +93,26 @@ class JaxMarl(JaxMultiAgentEnvironment):
         return made
 
     @functools.cached_property
+    def _seen(self) -> dict[AgentId, Any]:
+        """Returns shapes and dtypes of the observations, by agent."""
+        seen: dict[AgentId, Any] = jax.eval_shape(self._environment.reset, jax.random.PRNGKey(0))[0]
+        return seen
+
+    @functools.cached_property
     def _spaces(self) -> dict[AgentId, tuple[specs.Array, specs.Array]]:
         """Returns the specs of observations and of JaxMARL's own actions, by agent."""
         environment, of = self._environment, f"jaxmarl:{self.name}"
         with jax.ensure_compile_time_eval():  # Where a step is compiled, the bounds are numbers all the same.
-            return {
+            spaces = {
                 agent_id: (
                     spec_of_space(environment.observation_space(agent_id), "observation", of),
                     spec_of_space(environment.action_space(agent_id), "action", of),
                 )
                 for agent_id in environment.agents
             }
+        return {
+            agent_id: (as_given(own, self._seen[agent_id], of), action) for agent_id, (own, action) in spaces.items()
+        }
 
     @functools.cached_property
     def _has_masks(self) -> bool:
@@ -135,9 +144,8 @@ class JaxMarl(JaxMultiAgentEnvironment):
 
     def check_observations(self) -> None:
         """Refuses, with a `SpecError`, observations of other sizes than JaxMARL's own spaces say, or other spaces."""
-        observations, _ = jax.eval_shape(self._environment.reset, jax.random.PRNGKey(0))
         for agent_id, (own, _) in self._spaces.items():
-            if (found := observations[agent_id]).size != math.prod(own.shape):
+            if (found := self._seen[agent_id]).size != math.prod(own.shape):
                 raise SpecError(
                     f"jaxmarl:{self.name}: its observation space says {list(own.shape)} of {agent_id}, and its "
                     f"observations are {list(found.shape)}: a mistake of JaxMARL's. Take another environment of its."
@@ -153,13 +161,7 @@ class JaxMarl(JaxMultiAgentEnvironment):
         }
 
     def _scale(self, action: dict[AgentId, Array]) -> dict[AgentId, Array]:
-        scaled = {}
-        for agent_id, (_, own) in self._spaces.items():
-            given = action[agent_id]
-            if not isinstance(own, specs.DiscreteArray):
-                given = own.minimum + 0.5 * (given + 1.0) * (own.maximum - own.minimum)
-            scaled[agent_id] = given
-        return scaled
+        return {agent_id: to_bounds(action[agent_id], own) for agent_id, (_, own) in self._spaces.items()}
 
     def reset(self, key: Array) -> tuple[Any, dm_env.TimeStep]:
         """Begins an episode."""

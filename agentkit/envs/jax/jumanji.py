@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from typing import Any, final
 
 import dm_env
+import jax
 import jax.numpy as jnp
 
 from agentkit import specs
 from agentkit.envs.jax.base import JaxEnvironment
 from agentkit.envs.jax.dm_environment import DmEnvironment
-from agentkit.envs.jax.foreign import Settings, keywords_of
+from agentkit.envs.jax.foreign import Settings, as_given, keywords_of
 from agentkit.envs.jax.pooled import with_reset_pool
 from agentkit.envs.prefixes import check_known, check_settings
 from agentkit.errors import SpecError, missing_extra
@@ -80,7 +81,9 @@ class Jumanji(JaxEnvironment):
 
     @functools.cached_property
     def _observation(self) -> Nest:
-        return _to_dicts(jumanji_specs_to_dm_env_specs(self._made.observation_spec))
+        _, timestep = jax.eval_shape(self._made.reset, jax.random.PRNGKey(0))
+        spec = jumanji_specs_to_dm_env_specs(self._made.observation_spec)
+        return _to_dicts(spec, timestep.observation, f"jumanji:{self.name}")
 
     def observation_spec(self) -> Nest:
         """Returns the specs of its observations, by name where there are several."""
@@ -110,8 +113,11 @@ class Jumanji(JaxEnvironment):
         return state, dm_env.TimeStep(step_type, reward, discount, observation)
 
 
-def _to_dicts(spec: Any) -> Nest:
-    return {name: _to_dicts(each) for name, each in spec.items()} if isinstance(spec, Mapping) else spec
+def _to_dicts(spec: Any, seen: Any, environment: str) -> Nest:
+    """Returns specs as dicts, see `as_given`; what is seen is in named tuples or data classes."""
+    if isinstance(spec, Mapping):
+        return {name: _to_dicts(each, getattr(seen, name), environment) for name, each in spec.items()}
+    return as_given(spec, seen, environment)
 
 
 def _values(spec: Nest, value: Any) -> Nest:

@@ -13,6 +13,7 @@ from agentkit import checkpoint
 from agentkit.agents.common.experience import Segments, Sequences
 from agentkit.envs import given
 from agentkit.envs.jax.multi_agent_base import JaxMultiAgentEnvironment
+from agentkit.envs.jax.step_check import check_steps
 from agentkit.envs.jax.turn_base import JaxTurnEnvironment
 from agentkit.experiment.checks.step_watch import StepWatch
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
@@ -35,7 +36,10 @@ from agentkit.experiment.on_device.checks import (
     MOST_STEPS,
     check_agent,
     check_callbacks,
+    check_last_round,
     check_memory,
+    check_precision,
+    find_inside,
     needed_experience,
     refuse_changed,
     refused,
@@ -94,6 +98,7 @@ def check_settings(config: MultiAgentConfig) -> None:
     Raises:
         ConfigError: names the first, and what to do.
     """
+    check_precision()
     if config.num_steps >= MOST_STEPS:
         raise refused(f"num_steps={config.num_steps:,}", f"steps are counted below {MOST_STEPS:,}. Take fewer")
     if config.opponents is not None and config.opponents.period >= MOST_STEPS:
@@ -138,12 +143,13 @@ def find_environment(config: MultiAgentConfig) -> JaxMultiAgentEnvironment:
     """Returns the experiment's environment as the compiled loop steps it.
 
     Raises:
-        ConfigError: it is none in JAX, or its actions would have to be changed for an agent.
+        ConfigError: it is none in JAX, has wrappers around it, or its actions would have to be changed for an agent.
+        SpecError: it gives something else than its specs say.
     """
     name = given.name_of(config.environment)
     with contextlib.closing(config.make_environment(config.seed)) as environment:
-        found = getattr(environment, "jax_environment", None)
-        if not isinstance(found, JaxMultiAgentEnvironment):
+        found = find_inside(environment, name, JaxMultiAgentEnvironment)
+        if found is None:
             raise refused(
                 f"the environment {name}",
                 "it is none of several agents that is written in JAX. Take 'jax:two_step_game', 'jax:connect_four', "
@@ -153,6 +159,7 @@ def find_environment(config: MultiAgentConfig) -> JaxMultiAgentEnvironment:
         own, prepared = found.agent_specs(), environment.agent_specs()
     for agent_id, spec in own.items():
         refuse_changed(name, spec, prepared[agent_id], agent_id)
+    check_steps(found, name)
     return found
 
 
@@ -184,6 +191,7 @@ def build(
         check_pool(trained)
     already = 0 if found is None else found.step
     loop = DeviceLoop(_make_rounds(config, environment, plays, trained, players, already))
+    check_last_round(config.num_steps, loop.rows)
     learner_key, acting_key = keys_of(config.seed)
     memory = check_memory(jax.eval_shape(loop.first_state, acting_key))
     keep_frozen(config, players)

@@ -14,6 +14,7 @@ from agentkit import specs
 from agentkit.actors.compiled import act_in_each
 from agentkit.actors.policy import Policy, first_state
 from agentkit.envs.jax.base import JaxEnvironment
+from agentkit.envs.jax.step_check import count_out_of_range
 from agentkit.experiment.on_device.members import ALONE, Members
 from agentkit.types import FIRST, LAST, AgentId, Array, Nest, Params, Step
 
@@ -54,24 +55,27 @@ Reset = Callable[[Array], tuple[Any, dm_env.TimeStep]]
 
 
 class Episodes(NamedTuple):
-    """Holds sums over the episodes that have ended in some steps: as large for many as for few.
+    """Holds sums over some steps, and over the episodes that have ended in them: as large for many as for few.
 
     Attributes:
         count: int32 ``[]``.
         total_return: float32 ``[]``; of all agents.
         total_length: int32 ``[]``.
+        num_out_of_range: choices and discounts in these steps that no spec allows, int32 ``[]``.
         by_agent: the total return of each agent, by id; empty of a single one.
     """
 
     count: Array
     total_return: Array
     total_length: Array
+    num_out_of_range: Array
     by_agent: Mapping[AgentId, Array] = {}
 
 
 def no_episodes(agent_ids: Iterable[AgentId] = ()) -> Episodes:
     """Returns the sums over no episodes."""
-    return Episodes(jnp.int32(0), jnp.float32(0.0), jnp.int32(0), {each: jnp.float32(0.0) for each in agent_ids})
+    by_agent = {each: jnp.float32(0.0) for each in agent_ids}
+    return Episodes(jnp.int32(0), jnp.float32(0.0), jnp.int32(0), jnp.int32(0), by_agent)
 
 
 def start(environment: JaxEnvironment, policy: Policy, num_envs: int, key: Array) -> Acting:
@@ -161,6 +165,7 @@ def take_step(
         jnp.sum(ended, dtype=jnp.int32),
         jnp.sum(jnp.where(ended, returns, 0.0)),
         jnp.sum(jnp.where(ended, lengths, 0), dtype=jnp.int32),
+        count_out_of_range(environment.observation_spec(), environment.discount_spec(), before.observation, discount),
     )
     after = Acting(
         key,

@@ -18,7 +18,7 @@ from agentkit.experiment.checks.step_watch import StepWatch, environment_name
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.evaluation.training_films import TrainingFilms, check_films, open_evaluations, open_films
-from agentkit.experiment.on_device.checks import check_memory, find_environment, needed_experience
+from agentkit.experiment.on_device.checks import check_last_round, check_memory, find_environment, needed_experience
 from agentkit.experiment.on_device.chunks import Chunks, OneRun
 from agentkit.experiment.on_device.evaluation import DeviceEvaluator
 from agentkit.experiment.on_device.loop import DeviceLoop, make_rounds
@@ -94,7 +94,9 @@ def find_parts(experiment: ExperimentConfig, already: int = 0) -> DeviceParts:
     spec = make_environment_spec(environment)
     num_envs, devices = experiment.num_envs or 1, learner_devices(experiment.devices)
     experience = needed_experience(experiment.agent, max(experiment.num_steps, already) + num_envs)
-    return DeviceParts(environment, spec, check_fit(experiment, spec), experience, num_envs, devices)
+    parts = DeviceParts(environment, spec, check_fit(experiment, spec), experience, num_envs, devices)
+    check_last_round(experiment.num_steps, parts.make_loop().rows)
+    return parts
 
 
 def keys_of(seed: int) -> tuple[jax.Array, jax.Array]:

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from agentkit.adders.sequence import check_period
 from agentkit.agents.common.agent import Agent
@@ -17,6 +19,13 @@ from agentkit.agents.common.experience import Segments, Sequences, Transitions
 from agentkit.callbacks.base import Callback, has
 from agentkit.envs import given
 from agentkit.envs.jax.base import JaxEnvironment
+from agentkit.envs.jax.dm_environment import DmEnvironment
+from agentkit.envs.jax.multi_agent_host import HostMultiAgentEnvironment
+from agentkit.envs.jax.step_check import check_steps
+from agentkit.envs.jax.turn_host import HostTurnEnvironment
+from agentkit.envs.multi_agent.preparing import PreparedEnvironment
+from agentkit.envs.multi_agent.resumable import ResumableMultiAgentEnvironment
+from agentkit.envs.resumable import ResumableEnvironment
 from agentkit.errors import ConfigError
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.on_device.loop import State, store_size
@@ -24,9 +33,25 @@ from agentkit.experiment.on_device.replay.learning import MOST_PARTS, find_rate
 from agentkit.experiment.on_device.segments import divide_each_other
 from agentkit.specs import EnvironmentSpec, make_environment_spec
 from agentkit.types import AgentId
+from agentkit.wrappers.canonical_actions import CanonicalActions
+from agentkit.wrappers.flatten_actions import FlattenActions
+from agentkit.wrappers.single_precision import SinglePrecision
 
 MOST_STEPS = 2**31
 """Steps are counted in int32, which is all that JAX has without x64."""
+
+_NO_WRAPPERS = "they are Python, and the loop calls none; change the environment itself"
+
+# What every environment in JAX is stepped by on the host, and what `envs.make` puts around it for any agent.
+_ADAPTERS = (DmEnvironment, HostMultiAgentEnvironment, HostTurnEnvironment)
+_LAYERS = (
+    ResumableEnvironment,
+    CanonicalActions,
+    FlattenActions,
+    SinglePrecision,
+    ResumableMultiAgentEnvironment,
+    PreparedEnvironment,
+)
 
 # Settings of the host's loop, each with its option, the value that asks for nothing, and why it has no place here.
 _HOST_ONLY = (
@@ -35,7 +60,7 @@ _HOST_ONLY = (
     ("replay", "--replay", "in_process", "experience stays on the device"),
     ("data", "--data", None, "its replay has the run's own experience alone"),
     ("columns", "--column", (), "nothing of Python's is called at a step"),
-    ("wrappers", "--wrapper", (), "they are Python, and the loop calls none; change the environment itself"),
+    ("wrappers", "--wrapper", (), _NO_WRAPPERS),
 )
 
 
@@ -54,10 +79,38 @@ def check_settings(experiment: ExperimentConfig, is_profiled: bool = False) -> N
             raise refused(f"{name} ({option})", f"{why}. Leave it out")
     if is_profiled:
         raise refused("profile (--profile)", "a step has no parts that can be timed apart. Leave it out")
+    check_precision()
     if experiment.num_steps >= MOST_STEPS:
         raise refused(f"num_steps={experiment.num_steps:,}", f"steps are counted below {MOST_STEPS:,}. Take fewer")
     check_agent(experiment.agent, experiment.num_envs or 1, experiment.num_steps)
     check_callbacks(experiment.callbacks)
+
+
+def check_precision() -> None:
+    """Refuses JAX's double precision, in which numbers of Python's and of environments do not fit the specs.
+
+    Raises:
+        ConfigError: it is on.
+    """
+    if jnp.result_type(float) == np.float64:
+        raise refused("JAX_ENABLE_X64", "the loop is of single precision, as the specs of agents are. Unset it")
+
+
+def check_last_round(num_steps: int, rows: int) -> None:
+    """Refuses steps of which the last round could count more than int32 holds.
+
+    Args:
+        num_steps: of the run.
+        rows: of a round, see `rounds.Rounds.rows`.
+
+    Raises:
+        ConfigError: there are too many.
+    """
+    if num_steps + rows > MOST_STEPS:
+        raise refused(
+            f"num_steps={num_steps:,} with rounds of {rows:,}",
+            f"the last round goes beyond the end, and steps are counted below {MOST_STEPS:,}. Take fewer",
+        )
 
 
 def check_callbacks(callbacks: Iterable[Callback]) -> None:
@@ -95,11 +148,12 @@ def find_environment(experiment: ExperimentConfig) -> JaxEnvironment:
     """Returns the experiment's environment as the compiled loop steps it.
 
     Raises:
-        ConfigError: it is none in JAX, or its actions would have to be changed for an agent.
+        ConfigError: it is none in JAX, has wrappers around it, or its actions would have to be changed for an agent.
+        SpecError: it gives something else than its specs say.
     """
     with contextlib.closing(experiment.make_environment(experiment.seed)) as environment:
-        found: Any = getattr(environment, "jax_environment", None)
         name = given.name_of(experiment.environment)
+        found = find_inside(environment, name)
         if found is None:
             raise refused(
                 f"the environment {name}",
@@ -108,6 +162,29 @@ def find_environment(experiment: ExperimentConfig) -> JaxEnvironment:
                 "agentkit.envs.jax.base.JaxEnvironment",
             )
         refuse_changed(name, make_environment_spec(found), make_environment_spec(environment))
+    check_steps(found, name)
+    return found
+
+
+def find_inside(environment: Any, name: str, kind: type = JaxEnvironment) -> Any:
+    """Returns the environment in JAX that an ordinary one is; None where it is none.
+
+    Args:
+        environment: as it was made for an agent, or for several.
+        name: of it, for messages.
+        kind: that it must be of.
+
+    Raises:
+        ConfigError: there are wrappers around one, which a loop that steps what is inside would drop.
+    """
+    inner = environment
+    while isinstance(inner, _LAYERS):
+        inner = inner.environment
+    found = getattr(inner, "jax_environment", None)
+    if not isinstance(found, kind):
+        return None
+    if not isinstance(inner, _ADAPTERS):  # Wrappers pass attributes on.
+        raise refused(f"wrappers ({type(inner).__name__} in the environment {name})", f"{_NO_WRAPPERS}. Leave it out")
     return found
 
 

@@ -80,7 +80,8 @@ class Population:
 
     def trace(self, settings: Settings) -> Any:
         """Runs a round of a member with other settings, to be traced: whether one program can have several of them."""
-        settings = {name: values[0] for name, values in self._settings.items()} | dict(settings)
+        # The others as Python's numbers: an array's would be traced, too.
+        settings = {name: np.asarray(each)[0].item() for name, each in self._settings.items()} | dict(settings)
 
         def run(key: Array) -> Chunk:
             loop = self._make_loop(settings)

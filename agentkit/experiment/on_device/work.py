@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from agentkit.core import BatchPlan
-from agentkit.errors import CheckpointError, tell_not_finite
+from agentkit.envs import given
+from agentkit.errors import CheckpointError, SpecError, tell_not_finite
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.on_device.chunks import Chunks, DeviceLearner
@@ -77,6 +78,7 @@ class ActAndLearnOnDevice:
 
         Raises:
             NonFiniteError: a reward, an observation or the training state is NaN or infinite.
+            SpecError: a choice or a discount is out of its range.
         """
         ran = self._chunks.next(self.learner, self.target())
         report = ran.report
@@ -106,7 +108,15 @@ class ActAndLearnOnDevice:
             self._logs.write_episode(record)
 
     def _look_at(self, report: Report) -> None:
-        """Tells of what an environment gave that is not finite."""
+        """Tells of what an environment gave that is not finite, and refuses what is out of its range."""
+        out_of_range = np.flatnonzero(report.episodes.num_out_of_range)
+        if len(out_of_range):
+            raise SpecError(
+                f"By step {report.num_steps[out_of_range[0]]:,} the environment "
+                f"{given.name_of(self._experiment.environment)} gave a choice beyond those of its observation_spec, or "
+                "a discount beyond 0 to 1 (from -1 on where its spec says so). Mend the environment or its spec; "
+                "without on_device (--on-device) a run ends at the first one and says which it is."
+            )
         if report.is_finite.all() or not self._was_finite:
             return
         number = int(np.argmin(report.is_finite))

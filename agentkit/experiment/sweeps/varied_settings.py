@@ -93,8 +93,10 @@ def check_traced(settings: Settings, trace: Callable[[Settings], Any]) -> None:
         trace: makes and traces the program of one run, of its settings.
 
     Raises:
-        ConfigError: it names the setting.
+        ConfigError: it names the setting. A program that cannot be traced without them, either, raises its own error.
     """
+    if settings:
+        jax.eval_shape(trace, {})
     for name, values in settings.items():
         one = {name: jax.ShapeDtypeStruct((), jnp.asarray(values).dtype)}
         try:

@@ -212,7 +212,7 @@ class Together:
 
 
 def end_episodes(acting: Acting, ended: Array) -> tuple[Acting, Episodes]:
-    """Returns the state with nothing in its returns where episodes have ended, and the sums over these.
+    """Returns the state with nothing in its returns where episodes have ended, and the sums over these alone.
 
     Args:
         acting: just after a step.
@@ -225,7 +225,7 @@ def end_episodes(acting: Acting, ended: Array) -> tuple[Acting, Episodes]:
         lengths=jnp.where(ended, 0, acting.lengths),
         num_episodes=acting.num_episodes + count,
     )
-    return after, Episodes(count, jnp.sum(jnp.stack(list(by_agent.values()))), length, by_agent)
+    return after, Episodes(count, jnp.sum(jnp.stack(list(by_agent.values()))), length, jnp.int32(0), by_agent)
 
 
 def keys_of_each(key: Array, number: int) -> list[Array]:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from agentkit.agents.common.experience import Segments
 from agentkit.envs.jax.multi_agent_base import JaxMultiAgentEnvironment
+from agentkit.envs.jax.step_check import count_out_of_range
 from agentkit.envs.jax.turn_base import JaxTurnEnvironment
 from agentkit.experiment.on_device.acting import Acting, Episodes, Reset, all_finite, fill_pool, no_episodes
 from agentkit.experiment.on_device.replay.learning import ReplayLearning
@@ -175,6 +176,8 @@ class SeveralRounds:
         )
         is_bad = jnp.any(jnp.stack([each.tally[1] >= 0 for each in of_all.values()]))
         seen = [(turn.row.observation, turn.row.reward, turn.after.observation) for turn in turns.values()]
+        out_of_range = jnp.sum(jnp.stack([self._count_out_of_range(name, turn.row) for name, turn in turns.items()]))
+        episodes = episodes._replace(num_out_of_range=out_of_range)
         learnt = {}
         for name, each in self._on_replay.items():
             mine, turn = now.progress[name], turns[name]
@@ -194,6 +197,14 @@ class SeveralRounds:
             now.is_finite & (all_finite(seen) | is_bad),
             now.count + 1,
         )
+
+    def _count_out_of_range(self, name: str, row: Step) -> Array:
+        """Returns how many choices and discounts of a policy's rows no spec allows."""
+        agent_id = self._agent_ids[name][0]  # Whoever shares a policy has its specs.
+        observations, discounts = (
+            spec()[agent_id] for spec in (self._environment.observation_spec, self._environment.discount_spec)
+        )
+        return count_out_of_range(observations, discounts, row.observation, row.discount)
 
     def _take_step(
         self, training: Mapping[str, Nest], acting: Acting, reset: Reset
