@@ -51,7 +51,7 @@ class Party(NamedTuple):
     update: Update | None = None
     experience: Segments | Transitions | Sequences | None = None
     params: Params = ()
-    learned_share: float = 0.0
+    learned_share: float = 1.0
 
 
 class Turn(NamedTuple):
