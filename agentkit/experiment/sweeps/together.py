@@ -16,6 +16,7 @@ from typing import Any, Self, final
 import jax
 
 from agentkit.errors import AgentkitError, ConfigError
+from agentkit.experiment.checks.agent_fits import check_table
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.on_device.build import DeviceParts, Run, build_run, find_parts, keys_of, open_watch
 from agentkit.experiment.on_device.checks import check_devices, check_memory, check_settings
@@ -248,9 +249,14 @@ def check_together(experiments: Sequence[ExperimentConfig], jobs: int) -> None:
             "one process. Leave jobs out."
         )
     _check_loggers(experiment)
-    check_settings(experiment)
+    of_each_agent = {id(each.agent): each for each in experiments}.values()  # Seeds share theirs.
+    for each in of_each_agent:
+        check_settings(each)
     check_devices(experiment.devices, len(experiments), "runs")
-    make_population(find_parts(experiment), experiments)
+    parts = find_parts(experiment)
+    for each in of_each_agent:
+        check_table(each.agent, parts.spec)
+    make_population(parts, experiments)
 
 
 def _check_loggers(experiment: ExperimentConfig) -> None:

@@ -25,3 +25,16 @@ def refusal(folder, space, **settings):
 )
 def test_devices_share_all_runs_of_a_sweep(tmp_path, devices, message):
     assert message in refusal(tmp_path, FOUR, devices=devices)
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        ({"min_replay_size": Choice((10, 100))}, "would wait for ever: sampling starts at 100 items"),
+        ({"max_grad_norm": Choice((1.0, 2.0, None))}, "several values of max_grad_norm in one program"),
+        ({"updates_per_step": Choice((0.25, 0.5, 0.12345))}, "updates_per_step=0.12345"),
+    ],
+    ids=["table", "third", "here"],
+)
+def test_each_trial_is_looked_at(tmp_path, space, message):
+    assert message in refusal(tmp_path, space)
