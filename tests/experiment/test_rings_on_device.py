@@ -8,14 +8,17 @@ import pytest
 import tree
 
 from agentkit import specs
+from agentkit.actors.policy import stateless_policy
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.errors import CheckpointError
 from agentkit.experiment.on_device import work
+from agentkit.experiment.on_device.loop import DeviceLoop, make_rounds
 from agentkit.experiment.on_device.replay.ring import draw, insert, make_ring, set_priorities
 from agentkit.experiment.on_device.replay.store import ONLY
 from agentkit.experiment.on_device.replay.sum_tree import NOWHERE, draw_places, make_tree, set_weights
 from agentkit.experiment.on_device.work import ActAndLearnOnDevice
-from agentkit.learning.finite import start_tally
+from agentkit.learning import Update, UpdateOutput
+from agentkit.learning.finite import describe_bad, start_tally
 from agentkit.replay import InProcessReplay
 from agentkit.types import FIRST, LAST
 from tests.experiment.on_device_runs import Endless, assert_equal, idle_loop
@@ -87,6 +90,40 @@ def test_priorities_are_those_of_the_hosts_table():
     assert np.asarray(sample.data).min() >= 20 and (np.asarray(sample.data) % 50 == places).all()
     counts, expected = np.bincount(sample.data, minlength=70)[chance > 0], 3_000 * chance[chance > 0]
     assert np.sum((counts - expected) ** 2 / expected) < 86.7  # Chi-square, at most 49 degrees: 0.1 % of 48.
+
+
+def test_priorities_that_no_table_takes_change_nothing_and_are_told_of():
+    """As a learner on the host does of NaN, and a table there of what is below 0."""
+    update = Update(
+        lambda key: jnp.float32(0),
+        lambda value, batch: (value, UpdateOutput({"loss": jnp.float32(0)}, jnp.full(4, value))),
+        lambda value: {"policy": ()},
+    )
+    policy = stateless_policy(lambda params, key, observation: jnp.int32(0))
+    config = ReplayConfig(
+        prioritized=True, replay_size=40, min_replay_size=1, batch_size=4, updates_per_step=1.0, n_step=1
+    )
+    loop = DeviceLoop(make_rounds(Endless(), policy, update, Transitions(config), 1))
+    for value, largest, first_bad in ((7.0, 7.0, -1), (0.0, 1.0, -1), (np.nan, 1.0, 1), (np.inf, 1.0, 1), (-1, 1.0, 1)):
+        chunk = loop.run(jnp.float32(value), loop.start(jax.random.PRNGKey(0)), start_tally(0), 10, 1)
+        assert float(chunk.state.store.ring.marks.largest) == largest
+        assert int(chunk.tally[0]) > 5 and int(chunk.tally[1]) == first_bad
+        if first_bad > 0:
+            assert chunk.state.store.ring.marks.tree[0].sum() == chunk.state.store.ring.size
+            message = describe_bad((), ["loss"], chunk.tally)
+            assert "finite: new priorities were nan, inf or below 0 at update 1." in message
+
+
+def test_where_all_priorities_are_0_draws_are_uniform_as_on_the_host():
+    @jax.jit
+    def run(key):
+        ring = insert(make_ring(jnp.int32(0), 100, prioritized=True), jnp.arange(6), jnp.ones(6, bool), 0.6)
+        return draw(ring._replace(marks=set_priorities(ring.marks, jnp.arange(6), jnp.zeros(6), 0.6)), key, 600)
+
+    sample, places, marks = run(jax.random.PRNGKey(0))
+    found, counts = np.unique(places, return_counts=True)
+    assert found.tolist() == list(range(6)) and counts.min() > 60 and int(marks.times_drawn.sum()) == 600
+    assert (sample.info.probability == np.float32(1 / 6)).all() and not sample.info.priority.any()
 
 
 def test_a_replay_is_resumed_in_the_memory_of_one(tmp_path):
