@@ -13,6 +13,7 @@ from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.errors import CheckpointError
 from agentkit.experiment.on_device import work
 from agentkit.experiment.on_device.loop import DeviceLoop, make_rounds
+from agentkit.experiment.on_device.replay import ring as ring_module
 from agentkit.experiment.on_device.replay.ring import draw, insert, make_ring, set_priorities
 from agentkit.experiment.on_device.replay.store import ONLY
 from agentkit.experiment.on_device.replay.sum_tree import NOWHERE, draw_places, make_tree, set_weights
@@ -112,6 +113,16 @@ def test_priorities_that_no_table_takes_change_nothing_and_are_told_of():
             assert chunk.state.store.ring.marks.tree[0].sum() == chunk.state.store.ring.size
             message = describe_bad((), ["loss"], chunk.tally)
             assert "finite: new priorities were nan, inf or below 0 at update 1." in message
+
+
+def test_an_item_drawn_twice_has_the_weight_of_the_priority_that_is_kept(monkeypatch):
+    """On a GPU two writes to one place come in any order; among weights another one may stay."""
+    weights = []
+    monkeypatch.setattr(ring_module, "set_weights", lambda tree, places, new: weights.append(new) or tree)
+    places = jnp.array([2, 1, 2], jnp.int32)
+    marks = set_priorities(make_ring(jnp.int32(0), 4, prioritized=True).marks, places, jnp.array([1.0, 5.0, 3.0]), 0.5)
+    assert marks.priorities[2] in (1.0, 3.0)
+    np.testing.assert_allclose(weights[0], np.asarray(marks.priorities)[places] ** 0.5, rtol=1e-6)
 
 
 def test_where_all_priorities_are_0_draws_are_uniform_as_on_the_host():

@@ -136,10 +136,9 @@ def set_priorities(marks: Marks, places: Array, priorities: Array, exponent: flo
     counts = are_priorities(priorities) & (places != NOWHERE)
     places = jnp.where(counts, places, NOWHERE)
     priorities = jnp.where(counts, priorities, 0.0)
-    weights = jnp.where(priorities > 0, jnp.minimum(priorities**exponent, _LARGEST_WEIGHT), 0.0)
-    return Marks(
-        marks.times_drawn,
-        marks.priorities.at[places].set(priorities, mode="drop"),
-        set_weights(marks.tree, places, weights),
-        jnp.maximum(marks.largest, jnp.max(priorities)),
-    )
+    stored = marks.priorities.at[places].set(priorities, mode="drop")
+    # Read back: on a GPU, which of two counts is not defined, and another one might in the tree.
+    kept = stored.at[places].get(mode="fill", fill_value=0.0)
+    weights = jnp.where(kept > 0, jnp.minimum(kept**exponent, _LARGEST_WEIGHT), 0.0)
+    tree = set_weights(marks.tree, places, weights)
+    return Marks(marks.times_drawn, stored, tree, jnp.maximum(marks.largest, jnp.max(priorities)))
