@@ -9,13 +9,15 @@ import tree
 
 from agentkit import specs
 from agentkit.actors.policy import stateless_policy
+from agentkit.agents import dqn
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.errors import CheckpointError
 from agentkit.experiment.on_device import work
-from agentkit.experiment.on_device.loop import DeviceLoop, make_rounds
+from agentkit.experiment.on_device.checks import needed_experience
+from agentkit.experiment.on_device.loop import DeviceLoop, State, make_rounds
 from agentkit.experiment.on_device.replay import ring as ring_module
 from agentkit.experiment.on_device.replay.ring import draw, insert, make_ring, set_priorities
-from agentkit.experiment.on_device.replay.store import ONLY
+from agentkit.experiment.on_device.replay.store import ONLY, Store
 from agentkit.experiment.on_device.replay.sum_tree import NOWHERE, draw_places, make_tree, set_weights
 from agentkit.experiment.on_device.work import ActAndLearnOnDevice
 from agentkit.learning import Update, UpdateOutput
@@ -137,17 +139,18 @@ def test_where_all_priorities_are_0_draws_are_uniform_as_on_the_host():
     assert (sample.info.probability == np.float32(1 / 6)).all() and not sample.info.priority.any()
 
 
+class Held:
+    """Is all that saving and restoring ask of chunks."""
+
+    def __init__(self, state):
+        self.state = state
+
+    def counts(self):
+        return {ONLY: (0, 0)}
+
+
 def test_a_replay_is_resumed_in_the_memory_of_one(tmp_path):
     """In the landing tier, since it alone notices that a large one can be saved and not resumed."""
-
-    class Held:
-        """Is all that saving and restoring ask of chunks."""
-
-        def __init__(self, state):
-            self.state = state
-
-        def counts(self):
-            return {ONLY: (0, 0)}
 
     def make():
         loop = idle_loop(several=False)
@@ -178,3 +181,24 @@ def test_a_replay_is_resumed_in_the_memory_of_one(tmp_path):
         np.savez(tmp_path / "replay" / "arrays.npz", **{"0": file["0"]})
     with pytest.raises(CheckpointError, match="does not fit"):
         resumed.restore_replay(tmp_path)
+
+
+def test_a_prioritized_replay_grows_with_the_run_and_keeps_its_tree(tmp_path):
+    """A checkpoint fits the ring of a longer run, and of a shorter one that has room for its items."""
+    agent = dqn.make_agent(dqn.Config(prioritized=True, replay_size=30_000, n_step=1))
+    sizes = [needed_experience(agent, steps).config.replay_size for steps in (10, 2_000, 2_100, 10**6)]
+    assert sizes == [1_025, 2_000, 2_100, 30_000] and [len(make_tree(size)) for size in sizes] == [3] * 4
+    rows = [np.full(-(-1_020 // 32**level), 1.0 + level, np.float32) for level in range(3)]
+    (tmp_path / "replay").mkdir()
+    for i, size in enumerate((2_100, 1_100, 2_000)):  # The second is restored from the first, the third from that.
+        ring = make_ring(jnp.int32(0), size, prioritized=True)._replace(num_inserted=jnp.int32(1_020))
+        filled = [np.zeros(level.shape, level.dtype) for level in ring.marks.tree]
+        for level, row in zip(filled, rows, strict=True):
+            level[: len(row)] = row
+        marks = ring.marks if i else ring.marks._replace(tree=tuple(map(jnp.asarray, filled)))
+        chunks = Held(State((), Store((), ring._replace(marks=marks), jnp.zeros(2)), {}))
+        held = ActAndLearnOnDevice(None, chunks, None, None, {})
+        if i:
+            held.restore_replay(tmp_path)
+        held.contents["replay"](tmp_path / "replay")
+        assert_equal(list(chunks.state.store.ring.marks.tree), filled)
