@@ -42,7 +42,8 @@ def start_tally(num_updates: int) -> np.ndarray:
 
 def are_priorities(values: Array) -> jax.Array:
     """Returns which values a replay takes as priorities, bool: those that are finite and at least 0."""
-    return jnp.isfinite(values) & (values >= 0)
+    found: jax.Array = jnp.isfinite(values) & (values >= 0)
+    return found
 
 
 def add_to_tally(

@@ -14,7 +14,7 @@ TargetUpdate = Callable[[Params, Params, Array], Params]
 """``(params, target_params, num_updates) -> target_params``."""
 
 
-def periodic(period: int) -> TargetUpdate:
+def periodic(period: int | jax.Array) -> TargetUpdate:
     """Copies the parameters every `period` updates (Mnih et al. 2015)."""
     if not isinstance(period, jax.Array) and period < 1:  # One that is traced was checked before.
         raise ConfigError(f"The target update period must be at least 1, found {period}.")
@@ -26,7 +26,7 @@ def periodic(period: int) -> TargetUpdate:
     return update
 
 
-def polyak(tau: float) -> TargetUpdate:
+def polyak(tau: float | jax.Array) -> TargetUpdate:
     """Moves the target a fraction `tau` towards the parameters at each update (Lillicrap et al. 2016)."""
     if not isinstance(tau, jax.Array) and not 0 < tau <= 1:
         raise ConfigError(f"The Polyak rate tau must be in (0, 1], found {tau}.")
