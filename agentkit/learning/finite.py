@@ -10,7 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from agentkit import nests
-from agentkit.types import Nest
+from agentkit.types import Array, Nest
+
+_MOST_METRICS = 30
+"""Which have a bit each; the next one is the new priorities'."""
 
 
 def all_finite(nest: Nest) -> bool:
@@ -31,20 +34,36 @@ def _all_finite(nest: Nest) -> jax.Array:
 def start_tally(num_updates: int) -> np.ndarray:
     """Returns what a learner's compiled calls hand on to each other beside the training state, int32 ``[3]``.
 
-    That is the number of updates so far; the first one since with a metric that was not finite, -1 for none; and which
-    metrics these were, as bits.
+    That is the number of updates so far; the first one since with a metric that was not finite, or with new priorities
+    that no replay takes, -1 for none; and which these were, as bits.
     """
     return np.array([num_updates, -1, 0], np.int32)
 
 
-def add_to_tally(tally: jax.Array, metrics: Mapping[str, Any], num_updates: int) -> jax.Array:
+def are_priorities(values: Array) -> jax.Array:
+    """Returns which values a replay takes as priorities, bool: those that are finite and at least 0."""
+    found: jax.Array = jnp.isfinite(values) & (values >= 0)
+    return found
+
+
+def add_to_tally(
+    tally: jax.Array, metrics: Mapping[str, Any], num_updates: int, priorities: Array | None = None
+) -> jax.Array:
     """Returns the tally (see `start_tally`) after `num_updates` more updates; to be compiled with them.
 
     A loss may be infinite once and the parameters stay finite: who looks at the newest metrics alone would miss it.
+
+    Args:
+        tally: before them.
+        metrics: of theirs.
+        num_updates: that were made.
+        priorities: the new ones, where nobody looks at them on the host; None for none.
     """
     after = tally[0] + num_updates
-    names = sorted(metrics)[:31]
-    bits = sum((~jnp.isfinite(jnp.mean(metrics[name]))).astype(jnp.int32) << i for i, name in enumerate(names))
+    bad = [~jnp.isfinite(jnp.mean(metrics[name])) for name in sorted(metrics)[:_MOST_METRICS]]
+    bits = sum(each.astype(jnp.int32) << i for i, each in enumerate(bad))
+    if priorities is not None:
+        bits += jnp.any(~are_priorities(priorities)).astype(jnp.int32) << _MOST_METRICS
     is_first = (tally[1] < 0) & (bits != 0)
     return jnp.stack([after, jnp.where(is_first, after, tally[1]), jnp.where(is_first, bits, tally[2])])
 
@@ -60,8 +79,11 @@ def describe_bad(state: Nest, names: Sequence[str], tally: np.ndarray) -> str:
     bad = []
     num_updates, first_bad, bits = (int(number) for number in tally)
     if first_bad >= 0:
-        names = [name for i, name in enumerate(names[:31]) if bits >> i & 1]
-        bad.append(f"{', '.join(names)} {'was' if len(names) == 1 else 'were'} nan or inf at update {first_bad:,}")
+        names = [name for i, name in enumerate(names[:_MOST_METRICS]) if bits >> i & 1]
+        if names:
+            bad.append(f"{', '.join(names)} {'was' if len(names) == 1 else 'were'} nan or inf at update {first_bad:,}")
+        if bits >> _MOST_METRICS & 1:
+            bad.append(f"new priorities were nan, inf or below 0 at update {first_bad:,}")
     arrays = nests.flatten_to_paths(jax.device_get(state))
     counts = {path: int(np.sum(~np.isfinite(array))) for path, array in arrays.items() if _is_float(array)}
     broken = [path for path, count in counts.items() if count]

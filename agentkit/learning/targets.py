@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 
 from agentkit.errors import ConfigError
@@ -13,9 +14,9 @@ TargetUpdate = Callable[[Params, Params, Array], Params]
 """``(params, target_params, num_updates) -> target_params``."""
 
 
-def periodic(period: int) -> TargetUpdate:
+def periodic(period: int | jax.Array) -> TargetUpdate:
     """Copies the parameters every `period` updates (Mnih et al. 2015)."""
-    if period < 1:
+    if not isinstance(period, jax.Array) and period < 1:  # One that is traced was checked before.
         raise ConfigError(f"The target update period must be at least 1, found {period}.")
     import optax  # Not at import time: actors load this file, and optimise nothing.
 
@@ -25,9 +26,9 @@ def periodic(period: int) -> TargetUpdate:
     return update
 
 
-def polyak(tau: float) -> TargetUpdate:
+def polyak(tau: float | jax.Array) -> TargetUpdate:
     """Moves the target a fraction `tau` towards the parameters at each update (Lillicrap et al. 2016)."""
-    if not 0 < tau <= 1:
+    if not isinstance(tau, jax.Array) and not 0 < tau <= 1:
         raise ConfigError(f"The Polyak rate tau must be in (0, 1], found {tau}.")
     import optax
 

@@ -139,7 +139,7 @@ def _distribution(
     if _is_multi_discrete(spec):
         ends = np.cumsum(_num_values(spec))[:-1]
         return Joint(tuple(Categorical(logits) for logits in jnp.split(outputs, ends, axis=-1)))
-    log_std = hk.get_parameter(name, outputs.shape[1:], init=hk.initializers.Constant(np.log(initial_std)))
+    log_std = hk.get_parameter(name, outputs.shape[1:], init=hk.initializers.Constant(jnp.log(initial_std)))
     return DiagonalNormal(outputs, jnp.broadcast_to(log_std, outputs.shape))
 
 

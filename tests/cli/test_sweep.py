@@ -97,7 +97,7 @@ def test_seeds_and_trials_are_filmed_as_one_run_is(tmp_path, monkeypatch):
         assert main(["train", *words, *more]) == 0
 
     def run_sweep(plan, *others):
-        made.append(plan.make_experiment(plan.corners()[0]))
+        made.append(plan.make_experiment(plan.first_values()))
         return sweeps.SweepResult([], 1, True)
 
     monkeypatch.setattr(sweeps, "run_sweep", run_sweep)

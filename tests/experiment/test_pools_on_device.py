@@ -101,6 +101,9 @@ def test_games_are_counted_as_on_the_host():
     both = now._replace(playing={"a": jnp.array([NEWEST] * 2), "b": jnp.array([0, 0])}, games=0 * now.games)
     found = self_play.count(both, jnp.array([True, True]), {"a": jnp.ones(2), "b": jnp.zeros(2)})
     assert found.games[0, 1].tolist() == [2, 0] and not found.games[1].any()
+    bad = {"a": jnp.array([jnp.nan, jnp.inf]), "b": jnp.array([0.0, jnp.inf])}
+    scored = self_play.count(both._replace(won=0 * now.won), jnp.array([True, True]), bad)
+    assert float(scored.won[0, 1, 0]) == score_of(np.nan, 0.0) + score_of(np.inf, np.inf) == 0.5
     resumed = self_play_of(agentkit.Pool(size=2), {"b": "two", "a": "one"})
     drawn = [each.draw(now, jnp.array([True, True]), jax.random.PRNGKey(3)) for each in (self_play, resumed)]
     assert_equal(*drawn)

@@ -381,7 +381,7 @@ AGENTS = {"ppo": plan_of_segments, "dqn": plan_of_replay, "sac": plan_of_replay,
 
 def settings_that_may_differ(name):
     """The numeric settings of an agent of which one program can have several values, and the others."""
-    environment = "jax:point_mass" if name in ("sac", "td3") else "jax:catch"
+    environment = "jax:catch" if name == "dqn" else "jax:point_mass"  # Settings of continuous actions count there only.
     known = {field.name for field in dataclasses.fields(registry.config_class(name))}
     numbers = {field: value for field, value in NUMBERS.items() if field in known}
     minibatches = {"num_minibatches": 1} if name == "ppo" else {}

@@ -8,14 +8,20 @@ import pytest
 import tree
 
 from agentkit import specs
+from agentkit.actors.policy import stateless_policy
+from agentkit.agents import dqn
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.errors import CheckpointError
 from agentkit.experiment.on_device import work
+from agentkit.experiment.on_device.checks import needed_experience
+from agentkit.experiment.on_device.loop import DeviceLoop, State, make_rounds
+from agentkit.experiment.on_device.replay import ring as ring_module
 from agentkit.experiment.on_device.replay.ring import draw, insert, make_ring, set_priorities
-from agentkit.experiment.on_device.replay.store import ONLY
+from agentkit.experiment.on_device.replay.store import ONLY, Store
 from agentkit.experiment.on_device.replay.sum_tree import NOWHERE, draw_places, make_tree, set_weights
 from agentkit.experiment.on_device.work import ActAndLearnOnDevice
-from agentkit.learning.finite import start_tally
+from agentkit.learning import Update, UpdateOutput
+from agentkit.learning.finite import describe_bad, start_tally
 from agentkit.replay import InProcessReplay
 from agentkit.types import FIRST, LAST
 from tests.experiment.on_device_runs import Endless, assert_equal, idle_loop
@@ -89,17 +95,62 @@ def test_priorities_are_those_of_the_hosts_table():
     assert np.sum((counts - expected) ** 2 / expected) < 86.7  # Chi-square, at most 49 degrees: 0.1 % of 48.
 
 
+def test_priorities_that_no_table_takes_change_nothing_and_are_told_of():
+    """As a learner on the host does of NaN, and a table there of what is below 0."""
+    update = Update(
+        lambda key: jnp.float32(0),
+        lambda value, batch: (value, UpdateOutput({"loss": jnp.float32(0)}, jnp.full(4, value))),
+        lambda value: {"policy": ()},
+    )
+    policy = stateless_policy(lambda params, key, observation: jnp.int32(0))
+    config = ReplayConfig(
+        prioritized=True, replay_size=40, min_replay_size=1, batch_size=4, updates_per_step=1.0, n_step=1
+    )
+    loop = DeviceLoop(make_rounds(Endless(), policy, update, Transitions(config), 1))
+    for value, largest, first_bad in ((7.0, 7.0, -1), (0.0, 1.0, -1), (np.nan, 1.0, 1), (np.inf, 1.0, 1), (-1, 1.0, 1)):
+        chunk = loop.run(jnp.float32(value), loop.start(jax.random.PRNGKey(0)), start_tally(0), 10, 1)
+        assert float(chunk.state.store.ring.marks.largest) == largest
+        assert int(chunk.tally[0]) > 5 and int(chunk.tally[1]) == first_bad
+        if first_bad > 0:
+            assert chunk.state.store.ring.marks.tree[0].sum() == chunk.state.store.ring.size
+            message = describe_bad((), ["loss"], chunk.tally)
+            assert "finite: new priorities were nan, inf or below 0 at update 1." in message
+
+
+def test_an_item_drawn_twice_has_the_weight_of_the_priority_that_is_kept(monkeypatch):
+    """On a GPU two writes to one place come in any order; among weights another one may stay."""
+    weights = []
+    monkeypatch.setattr(ring_module, "set_weights", lambda tree, places, new: weights.append(new) or tree)
+    places = jnp.array([2, 1, 2], jnp.int32)
+    marks = set_priorities(make_ring(jnp.int32(0), 4, prioritized=True).marks, places, jnp.array([1.0, 5.0, 3.0]), 0.5)
+    assert marks.priorities[2] in (1.0, 3.0)
+    np.testing.assert_allclose(weights[0], np.asarray(marks.priorities)[places] ** 0.5, rtol=1e-6)
+
+
+def test_where_all_priorities_are_0_draws_are_uniform_as_on_the_host():
+    @jax.jit
+    def run(key):
+        ring = insert(make_ring(jnp.int32(0), 100, prioritized=True), jnp.arange(6), jnp.ones(6, bool), 0.6)
+        return draw(ring._replace(marks=set_priorities(ring.marks, jnp.arange(6), jnp.zeros(6), 0.6)), key, 600)
+
+    sample, places, marks = run(jax.random.PRNGKey(0))
+    found, counts = np.unique(places, return_counts=True)
+    assert found.tolist() == list(range(6)) and counts.min() > 60 and int(marks.times_drawn.sum()) == 600
+    assert (sample.info.probability == np.float32(1 / 6)).all() and not sample.info.priority.any()
+
+
+class Held:
+    """Is all that saving and restoring ask of chunks."""
+
+    def __init__(self, state):
+        self.state = state
+
+    def counts(self):
+        return {ONLY: (0, 0)}
+
+
 def test_a_replay_is_resumed_in_the_memory_of_one(tmp_path):
     """In the landing tier, since it alone notices that a large one can be saved and not resumed."""
-
-    class Held:
-        """Is all that saving and restoring ask of chunks."""
-
-        def __init__(self, state):
-            self.state = state
-
-        def counts(self):
-            return {ONLY: (0, 0)}
 
     def make():
         loop = idle_loop(several=False)
@@ -130,3 +181,24 @@ def test_a_replay_is_resumed_in_the_memory_of_one(tmp_path):
         np.savez(tmp_path / "replay" / "arrays.npz", **{"0": file["0"]})
     with pytest.raises(CheckpointError, match="does not fit"):
         resumed.restore_replay(tmp_path)
+
+
+def test_a_prioritized_replay_grows_with_the_run_and_keeps_its_tree(tmp_path):
+    """A checkpoint fits the ring of a longer run, and of a shorter one that has room for its items."""
+    agent = dqn.make_agent(dqn.Config(prioritized=True, replay_size=30_000, n_step=1))
+    sizes = [needed_experience(agent, steps).config.replay_size for steps in (10, 2_000, 2_100, 10**6)]
+    assert sizes == [1_025, 2_000, 2_100, 30_000] and [len(make_tree(size)) for size in sizes] == [3] * 4
+    rows = [np.full(-(-1_020 // 32**level), 1.0 + level, np.float32) for level in range(3)]
+    (tmp_path / "replay").mkdir()
+    for i, size in enumerate((2_100, 1_100, 2_000)):  # The second is restored from the first, the third from that.
+        ring = make_ring(jnp.int32(0), size, prioritized=True)._replace(num_inserted=jnp.int32(1_020))
+        filled = [np.zeros(level.shape, level.dtype) for level in ring.marks.tree]
+        for level, row in zip(filled, rows, strict=True):
+            level[: len(row)] = row
+        marks = ring.marks if i else ring.marks._replace(tree=tuple(map(jnp.asarray, filled)))
+        chunks = Held(State((), Store((), ring._replace(marks=marks), jnp.zeros(2)), {}))
+        held = ActAndLearnOnDevice(None, chunks, None, None, {})
+        if i:
+            held.restore_replay(tmp_path)
+        held.contents["replay"](tmp_path / "replay")
+        assert_equal(list(chunks.state.store.ring.marks.tree), filled)

@@ -30,6 +30,12 @@ def test_polyak_against_the_recursion_by_hand() -> None:
     np.testing.assert_array_equal(polyak(1.0)(params, target, 0)["w"], params["w"])
 
 
+def test_rates_may_be_traced_as_those_of_a_population_are() -> None:
+    follow = jax.jit(lambda period, tau: (periodic(period)(2.0, 1.0, jnp.int32(4)), polyak(tau)(2.0, 1.0, 0)))
+    assert [float(x) for x in follow(2, 0.25)] == [2.0, 1.25]
+    assert [float(x) for x in follow(3, 0.5)] == [1.0, 1.5]
+
+
 def test_impossible_rates_are_refused() -> None:
     with pytest.raises(ConfigError, match="at least 1, found 0"):
         periodic(0)

@@ -69,7 +69,7 @@ def sweep(arguments: argparse.Namespace) -> int:
 def _check_first(file: SweepFile, plan: Any) -> None:
     """Builds one experiment of the sweep, so that what no trial could do is refused before there is a folder."""
     try:
-        experiment = plan.make_experiment(plan.corners()[0])
+        experiment = plan.make_experiment(plan.first_values())
         if hasattr(experiment, "policies"):
             agents = find_agents(experiment)
             if plan.return_of is not None and plan.return_of not in agents:

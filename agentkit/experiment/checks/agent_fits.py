@@ -11,6 +11,7 @@ import numpy as np
 import tree
 
 from agentkit import specs
+from agentkit.agents.common.agent import Agent
 from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment.checks.own_boxes import check_own_boxes
 from agentkit.experiment.checks.own_networks import check_own_networks, check_works, own_code
@@ -48,9 +49,7 @@ def check_fit(experiment: Any, spec: specs.EnvironmentSpec) -> AgentParts:
     parts = make_parts(agent, spec)
     if has_own_networks:
         check_own_networks(name, agent, spec, parts.networks)
-    plan = agent.batch_plan
-    table = index_tables(agent.make_tables(spec))[plan.table]
-    table.check_batch(plan.num_own)
+    table = check_table(agent, spec)
     if agent.make_learner is None:
         parts.make_update()
     if has_own_networks:
@@ -58,6 +57,18 @@ def check_fit(experiment: Any, spec: specs.EnvironmentSpec) -> AgentParts:
     elif own and not jax.config.jax_disable_jit:  # type: ignore[attr-defined]
         check_works(name or "The agent", agent, spec, parts, table, own)
     return parts
+
+
+def check_table(agent: Agent[Any], spec: specs.EnvironmentSpec) -> Table:
+    """Returns the table that an agent learns from.
+
+    Raises:
+        ConfigError: the settings of its tables contradict each other, or it could never serve the agent's batches.
+    """
+    plan = agent.batch_plan
+    table = index_tables(agent.make_tables(spec))[plan.table]
+    table.check_batch(plan.num_own)
+    return table
 
 
 def check_memory(experiment: Any, spec: specs.EnvironmentSpec) -> None:

@@ -30,6 +30,7 @@ from agentkit.errors import ConfigError
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.on_device.loop import State, store_size
 from agentkit.experiment.on_device.replay.learning import MOST_PARTS, find_rate
+from agentkit.experiment.on_device.replay.sum_tree import least_capacity
 from agentkit.experiment.on_device.segments import divide_each_other
 from agentkit.specs import EnvironmentSpec, make_environment_spec
 from agentkit.types import AgentId
@@ -218,12 +219,13 @@ def needed_experience(agent: Agent[Any], num_steps: int) -> Segments | Transitio
         num_steps: of all environments, at the most.
     """
     experience: Any = agent.experience
-    if isinstance(experience, Segments) or experience.config.prioritized:
-        return experience  # A sum tree has the shape of its capacity, which a longer run would change.
-    config = experience.config
-    most = _most_items(experience, num_steps)
+    if isinstance(experience, Segments):
+        return experience
+    config, needed = experience.config, _most_items(experience, num_steps)
+    if config.prioritized:  # A longer run, which may go on from this one's checkpoint, has as many levels then.
+        needed = max(needed, least_capacity(config.replay_size))
     return dataclasses.replace(
-        experience, config=dataclasses.replace(config, replay_size=min(config.replay_size, most))
+        experience, config=dataclasses.replace(config, replay_size=min(config.replay_size, needed))
     )
 
 

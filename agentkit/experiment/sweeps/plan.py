@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
@@ -12,7 +13,7 @@ from agentkit.errors import ConfigError, unknown_name
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.multi_agent.config import MultiAgentConfig
 from agentkit.experiment.sweeps.seeds import check_seeds
-from agentkit.experiment.sweeps.space import Choice, Interval, Parameters, Space
+from agentkit.experiment.sweeps.space import Choice, Interval, Parameters, Space, draw, grid
 
 METHODS = ("grid", "random", "tpe")
 METRICS = ("last", "best", "mean")
@@ -89,14 +90,17 @@ class SweepPlan:
             )
         return size if self.num_trials is None else min(size, self.num_trials)
 
-    def corners(self) -> list[Parameters]:
-        """Returns the first values of all settings, and for each setting the same with another one of its values."""
-        ends = {
-            name: values.values[:2] if isinstance(values, Choice) else (values.low, values.high)
-            for name, values in self.space.items()
+    def first_values(self) -> Parameters:
+        """Returns the first value of each setting, or the least one of an interval."""
+        return {
+            name: values.values[0] if isinstance(values, Choice) else values.low for name, values in self.space.items()
         }
-        first: Parameters = {name: values[0] for name, values in ends.items()}
-        return [first, *({**first, name: values[-1]} for name, values in ends.items())]
+
+    def trials(self) -> list[Parameters]:
+        """Returns the settings of every trial, by number; of "grid" and "random", which know them before the first."""
+        if self.method == "grid":
+            return list(itertools.islice(grid(self.space), self.total()))
+        return [draw(self.space, self.seed, number) for number in range(self.total())]
 
 
 def _check_points(name: str, values: Choice | Interval) -> None:

@@ -120,15 +120,11 @@ def run_sweep(
         watcher: is told what happens.
 
     Raises:
-        ConfigError: another sweep is in the folder, or the first trials have all failed.
+        ConfigError: another sweep is in the folder, the first trials have all failed, or trials cannot share a program.
         MissingExtraError: the method is "tpe" and Optuna is not installed.
     """
     if plan.on_device:
-        corners = [plan.make_experiment(parameters) for parameters in plan.corners()]
-        of_one_agent = [experiment for experiment in corners if isinstance(experiment, ExperimentConfig)]
-        if len(of_one_agent) < len(corners):
-            raise ConfigError("on_device: runs of several agents have a program each. Leave it out of the SweepPlan.")
-        check_together(of_one_agent, jobs)
+        _check_on_device(plan, jobs)
     folder = SweepFolder(pathlib.Path(directory))
     suggester = make_suggester(plan, folder)
     threads = share_of_threads(jobs)
@@ -143,6 +139,16 @@ def run_sweep(
     records = folder.records()
     write_results(folder, records)
     return SweepResult(records, plan.total(), interrupted)
+
+
+def _check_on_device(plan: SweepPlan, jobs: int) -> None:
+    """Refuses runs that cannot train together on the device; all are looked at, before there is a folder."""
+    trials = [plan.make_experiment(parameters) for parameters in plan.trials()]
+    of_one_agent = [experiment for experiment in trials if isinstance(experiment, ExperimentConfig)]
+    if len(of_one_agent) < len(trials):
+        raise ConfigError("on_device: runs of several agents have a program each. Leave it out of the SweepPlan.")
+    runs = [dataclasses.replace(experiment, seed=seed) for experiment in of_one_agent for seed in plan.seeds]
+    check_together(runs, jobs)
 
 
 def make_suggester(plan: SweepPlan, folder: SweepFolder) -> Suggester:

@@ -16,6 +16,7 @@ from typing import Any, Self, final
 import jax
 
 from agentkit.errors import AgentkitError, ConfigError
+from agentkit.experiment.checks.agent_fits import check_table
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.on_device.build import DeviceParts, Run, build_run, find_parts, keys_of, open_watch
 from agentkit.experiment.on_device.checks import check_devices, check_memory, check_settings
@@ -39,9 +40,10 @@ from agentkit.loggers import Logger
 
 @dataclasses.dataclass(eq=False)
 class _Member:
-    """A run of the population at hand, with what closes it; `asked` to stop by others than a signal."""
+    """A run of the population at hand, its place, and what closes it; `asked` to stop by others than a signal."""
 
     job: Job
+    place: int
     stack: contextlib.ExitStack
     training: Training
     work: ActAndLearnOnDevice
@@ -66,6 +68,7 @@ class JobsTogether:
         self._stop = stop
         self._waiting: list[Job] = []
         self._members: list[_Member] = []
+        self._learners: list[Learner] = []  # By place; of a run that could not be taken up, one that waits.
         self._population: Population | None = None
         self._stack = contextlib.ExitStack()
 
@@ -94,8 +97,10 @@ class JobsTogether:
         going = [member for member in self._members if member.goes_on(self._stop)]
         if going:
             assert self._population is not None, "it was made with its members"
-            targets = [member.work.target() if member in going else 0 for member in self._members]
-            self._population.run([member.work.learner for member in self._members], targets)
+            targets = [0] * len(self._learners)
+            for member in going:
+                targets[member.place] = member.work.target()
+            self._population.run(self._learners, targets)
         ended = [(member.job, outcome) for member in self._members if (outcome := self._advance(member, going))]
         if all(member.has_ended for member in self._members):
             self._close()
@@ -126,21 +131,24 @@ class JobsTogether:
             assert training.result is not None, "finish sets it"
             outcome = Outcome(STOPPED if training.result.interrupted else FINISHED, num_steps)
             member.stack.close()
+            write_outcome(member.job.directory, outcome)
         except Exception as error:
-            outcome = self._fail(member.job, error)
-            with contextlib.suppress(Exception):  # It has failed already.
-                member.stack.close()
+            outcome = self._fail(member.job, member.stack, error)
         member.has_ended = True
-        write_outcome(member.job.directory, outcome)
         return outcome
 
-    def _fail(self, job: Job, error: Exception) -> Outcome:
+    def _fail(self, job: Job, stack: contextlib.ExitStack, error: Exception) -> Outcome:
+        """Writes down how a run has failed, and closes what it has open."""
         with open_to_append(job.directory / OUTPUT_FILE) as log:
             log.write("".join(traceback.format_exception(error)).encode())
-        return failure(error, job.experiment.num_steps)
+        with contextlib.suppress(Exception):  # It has failed already.
+            stack.close()
+        outcome = failure(error, job.experiment.num_steps)
+        write_outcome(job.directory, outcome)
+        return outcome
 
     def _begin(self) -> list[tuple[Job, Outcome]]:
-        """Builds the next population; returns the jobs whose checkpoints cannot be read."""
+        """Builds the next population; returns the jobs that cannot be taken up, such as from a bad checkpoint."""
         failed, runs = [], []
         jobs, self._waiting = self._waiting, []
         for job in jobs:
@@ -152,35 +160,50 @@ class JobsTogether:
             try:
                 runs.append((job, _open(job, experiment, stack)))
             except AgentkitError as error:
-                failed.append((job, self._fail(job, error)))
-                write_outcome(job.directory, failed[-1][1])
+                failed.append((job, self._fail(job, stack, error)))
         if runs:
-            self._build(runs)
+            failed += self._build(runs)
+        for member in self._members:
+            try:
+                member.training.begin(self._stop)
+            except Exception as error:
+                failed.append((member.job, self._fail(member.job, member.stack, error)))
+                member.has_ended = True
+        if all(member.has_ended for member in self._members):
+            self._close()
         return failed
 
-    def _build(self, runs: list[tuple[Job, Run]]) -> None:
+    def _build(self, runs: list[tuple[Job, Run]]) -> list[tuple[Job, Outcome]]:
+        """Makes the population; returns the jobs that cannot be taken up, whose places wait."""
         experiments = [run.experiment for _, run in runs]
         watch = self._stack.enter_context(open_watch(experiments[0]))
         parts = find_parts(experiments[0], max(0 if run.found is None else run.found.step for _, run in runs))
         population, settings, memory = make_population(parts, experiments)
         population.start()
+        self._population = population
         first_training = jax.jit(lambda settings, key: _agent_parts(parts, settings).update.init(key))
+        own_parts = parts._replace(devices=None)  # What is a member's alone is on the first.
+        failed = []
         for i, (job, run) in enumerate(runs):
             networks = run.experiment.agent.make_networks(parts.spec) if settings else None
-            own_parts = parts._replace(devices=None)  # What is a member's alone is on the first.
-            training = build_run(run, own_parts, functools.partial(Member, population, i), watch, memory, networks)
+            learner_key = keys_of(run.experiment.seed)[0]
+            try:
+                training = build_run(run, own_parts, functools.partial(Member, population, i), watch, memory, networks)
+            except Exception as error:
+                failed.append((job, self._fail(job, run.stack, error)))
+                self._learners.append(Learner(parts.agent.compiled_update, iter(()), learner_key))
+                continue
             assert isinstance(training.work, ActAndLearnOnDevice), "build_run makes it"
             assert isinstance(training.learner, Learner), "build_run makes it, too"
             if settings and run.found is None and run.experiment.init_from is None:
                 own = {name: values[i] for name, values in settings.items()}
-                training.learner.begin_with(first_training(own, keys_of(run.experiment.seed)[0]))
-            self._members.append(_Member(job, run.stack, training, training.work))
-        self._population = population
-        for member in self._members:
-            member.training.begin(self._stop)
+                training.learner.begin_with(first_training(own, learner_key))
+            self._members.append(_Member(job, i, run.stack, training, training.work))
+            self._learners.append(training.learner)
+        return failed
 
     def _close(self) -> None:
-        self._members, self._population = [], None
+        self._members, self._learners, self._population = [], [], None
         self._stack.close()
 
     def __enter__(self) -> Self:
@@ -248,9 +271,14 @@ def check_together(experiments: Sequence[ExperimentConfig], jobs: int) -> None:
             "one process. Leave jobs out."
         )
     _check_loggers(experiment)
-    check_settings(experiment)
+    of_each_agent = {id(each.agent): each for each in experiments}.values()  # Seeds share theirs.
+    for each in of_each_agent:
+        check_settings(each)
     check_devices(experiment.devices, len(experiments), "runs")
-    make_population(find_parts(experiment), experiments)
+    parts = find_parts(experiment)
+    for each in of_each_agent:
+        check_table(each.agent, parts.spec)
+    make_population(parts, experiments)
 
 
 def _check_loggers(experiment: ExperimentConfig) -> None:

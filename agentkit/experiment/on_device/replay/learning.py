@@ -140,6 +140,8 @@ class ReplayLearning:
         batch = split_rows(self._keeper.look_up(store.recent, sample))
         batch = batch._replace(num_updates=learning.tally[0], num_steps=num_steps)
         training, output = counted_update(self._update, learning.training, batch)
-        if self._config.prioritized and output.priorities is not None:
-            marks = set_priorities(marks, places, output.priorities, self._config.priority_exponent)
-        return _Learning(training, add_to_tally(learning.tally, output.metrics, 1), key, marks, output.metrics)
+        priorities = output.priorities if self._config.prioritized else None
+        if priorities is not None:
+            marks = set_priorities(marks, places, priorities, self._config.priority_exponent)
+        tally = add_to_tally(learning.tally, output.metrics, 1, priorities)
+        return _Learning(training, tally, key, marks, output.metrics)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from agentkit.experiment.on_device.replay.sum_tree import NOWHERE, Tree, draw_places, make_tree, set_weights
+from agentkit.learning.finite import are_priorities
 from agentkit.replay.base import FIRST_PRIORITY
 from agentkit.types import Array, Nest, ReplaySample, SampleInfo
 
@@ -94,6 +95,8 @@ def draw(
 ) -> tuple[ReplaySample[Nest], Array, Marks]:
     """Draws items with replacement, uniformly or in proportion to the powers of their priorities.
 
+    Where all of these are 0, it draws uniformly, too, as the host's table does.
+
     Args:
         ring: of an item or more.
         key: PRNG key ``uint32[2]``.
@@ -104,13 +107,13 @@ def draw(
         The batch, the places of its items ``[B]``, `sum_tree.NOWHERE` unless it counts, and the ring's new marks.
     """
     marks, size = ring.marks, ring.size
+    places = jax.random.randint(key, (batch_size,), 0, size)
+    probability = jnp.full(batch_size, 1.0 / size, jnp.float32)
+    priorities = jnp.ones(batch_size, jnp.float32)
     if isinstance(marks.priorities, jax.Array):
-        places, probability = draw_places(marks.tree, key, batch_size)
+        has_weights, drawn = jnp.sum(marks.tree[-1]) > 0, draw_places(marks.tree, key, batch_size)
+        places, probability = (jnp.where(has_weights, *each) for each in zip(drawn, (places, probability), strict=True))
         priorities = marks.priorities[places]
-    else:
-        places = jax.random.randint(key, (batch_size,), 0, size)
-        probability = jnp.full(batch_size, 1.0 / size, jnp.float32)
-        priorities = jnp.ones(batch_size, jnp.float32)
     marked = jnp.where(counts, places, NOWHERE)
     marks = marks._replace(times_drawn=marks.times_drawn.at[marked].add(1, mode="drop"))
     table_size = jnp.full(batch_size, size, jnp.int32)
@@ -119,21 +122,23 @@ def draw(
 
 
 def set_priorities(marks: Marks, places: Array, priorities: Array, exponent: float) -> Marks:
-    """Returns the marks with new priorities; those that are not finite are left out, as by the learner on the host.
+    """Returns the marks with new priorities.
+
+    Those that are below 0, NaN or infinite change nothing: `finite.add_to_tally` tells of them.
 
     Args:
         marks: of a ring that is drawn from by priority.
-        places: int32 ``[M]``, some of which may be `sum_tree.NOWHERE`, whose priorities count for nothing.
+        places: int32 ``[M]``, some of which may be `sum_tree.NOWHERE`, whose priorities count for nothing; of one that
+            is given twice, either priority counts.
         priorities: float32 ``[M]``.
         exponent: alpha: a weight is its priority to the power of that, and 0 for a priority of 0.
     """
-    counts = jnp.isfinite(priorities) & (places != NOWHERE)
+    counts = are_priorities(priorities) & (places != NOWHERE)
     places = jnp.where(counts, places, NOWHERE)
     priorities = jnp.where(counts, priorities, 0.0)
-    weights = jnp.where(priorities > 0, jnp.minimum(priorities**exponent, _LARGEST_WEIGHT), 0.0)
-    return Marks(
-        marks.times_drawn,
-        marks.priorities.at[places].set(priorities, mode="drop"),
-        set_weights(marks.tree, places, weights),
-        jnp.maximum(marks.largest, jnp.max(priorities)),
-    )
+    stored = marks.priorities.at[places].set(priorities, mode="drop")
+    # Read back: on a GPU, which of two counts is not defined, and another one might in the tree.
+    kept = stored.at[places].get(mode="fill", fill_value=0.0)
+    weights = jnp.where(kept > 0, jnp.minimum(kept**exponent, _LARGEST_WEIGHT), 0.0)
+    tree = set_weights(marks.tree, places, weights)
+    return Marks(marks.times_drawn, stored, tree, jnp.maximum(marks.largest, jnp.max(priorities)))

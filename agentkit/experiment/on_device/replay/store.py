@@ -12,6 +12,7 @@ from dm_env import TimeStep
 from agentkit.agents.common.experience import Sequences, Transitions
 from agentkit.experiment.on_device.replay.ring import Ring
 from agentkit.experiment.on_device.replay.sequences import Rows, SequenceKeeper
+from agentkit.experiment.on_device.replay.sum_tree import FAN_OUT
 from agentkit.experiment.on_device.replay.transitions import TransitionKeeper
 from agentkit.types import Array, Nest, ReplaySample, Step
 
@@ -85,8 +86,7 @@ class Store(NamedTuple):
         return [
             *(min(num_rows, len(leaf)) for leaf in rows),
             *(num_items for part in held for _ in part),
-            *(num_items for _ in tree[:1]),  # A weight is an item's; what is above is small.
-            *map(len, tree[1:]),
+            *(-(-num_items // FAN_OUT**level) for level in range(len(tree))),
         ]
 
 

@@ -24,6 +24,14 @@ def make_tree(capacity: int) -> Tree:
     return tuple(jnp.zeros(length, jnp.float32) for length in lengths)
 
 
+def least_capacity(capacity: int) -> int:
+    """Returns the least capacity whose tree has as many levels, and so is drawn from with the same keys."""
+    least = 1
+    while least * FAN_OUT < capacity:
+        least *= FAN_OUT
+    return min(least + 1, capacity)
+
+
 def set_weights(tree: Tree, places: Array, weights: Array) -> Tree:
     """Returns the tree with other weights at some places.
 

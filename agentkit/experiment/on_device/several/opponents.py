@@ -179,7 +179,8 @@ class DevicePools:
                 place = now.playing[other]
                 is_game = ended & (now.playing[learner] == NEWEST) & (place != NEWEST)
                 place = jnp.where(is_game, place, self._config.size)  # Elsewhere: dropped.
-                score = 0.5 * (1.0 + jnp.sign(returns[learner] - returns[other]))
+                ours, theirs = returns[learner], returns[other]
+                score = jnp.where(ours > theirs, 1.0, jnp.where(ours == theirs, 0.5, 0.0))  # As `pools.score_of`.
                 more = jnp.zeros(self._config.size).at[place].add(1.0, mode="drop")
                 wins = jnp.zeros(self._config.size).at[place].add(score, mode="drop")
                 games = games.at[own, number].set(games[own, number] * DECAY**more + more)

@@ -1,0 +1,57 @@
+"""Groups in one compiled program, of which a run cannot be taken up."""
+
+import jax
+import pytest
+
+import agentkit
+from agentkit.agents.common.agent import Agent
+from agentkit.agents.common.experience import ReplayConfig, Transitions
+from agentkit.errors import CheckpointError
+from agentkit.experiment.on_device.population import Population
+from agentkit.experiment.sweeps import together
+from agentkit.experiment.sweeps.jobs import Job, read_outcome
+from agentkit.experiment.training.signals import StopOnSignal
+from tests.experiment.on_device_runs import Endless
+from tests.experiment.test_populations import random_policy, summing_update
+
+CONFIG = ReplayConfig(replay_size=40, min_replay_size=10, batch_size=4, updates_per_step=0.25, n_step=1)
+AGENT = Agent(
+    CONFIG,
+    Transitions(CONFIG),
+    make_policy=lambda networks, evaluation=False: random_policy(),
+    make_update=lambda networks: summing_update(False),
+)
+
+
+def test_a_run_that_cannot_be_taken_up_is_named_and_the_others_go_on(tmp_path, monkeypatch):
+    """Its place in the program waits, whose bits so are those of before.
+
+    In the landing tier, since it alone notices that one run stops a group.
+    """
+    build_run, seen = together.build_run, []
+
+    def build_one(run, *others):
+        if run.experiment.seed == 0:
+            raise CheckpointError("its replay has another form")
+        return build_run(run, *others)
+
+    def run_none(population, learners, targets):
+        seen.append(targets)
+        assert jax.tree.map(jax.numpy.shape, [learner.state for learner in learners]) == [(), ()]
+        raise InterruptedError  # Before it compiles its loop.
+
+    monkeypatch.setattr(together, "build_run", build_one)
+    monkeypatch.setattr(Population, "run", run_none)
+    settings = {"num_envs": 2, "on_device": True, "evaluation_period": 0}
+    with StopOnSignal() as stop, together.JobsTogether(stop) as jobs:
+        for seed in (0, 1):
+            folder = tmp_path / f"seed{seed}"
+            plan = agentkit.ExperimentConfig(AGENT, Endless, 40, seed=seed, run_directory=folder, **settings)
+            jobs.start(Job(f"seed {seed}", plan))
+        [(job, outcome)] = jobs.poll()
+        assert (job.name, outcome.state, jobs.running) == ("seed 0", "failed", ("seed 1",))
+        with pytest.raises(InterruptedError):
+            jobs.poll()
+    assert seen == [[0, 40]]
+    assert "another form" in outcome.error and read_outcome(tmp_path / "seed0") == outcome
+    assert "CheckpointError" in (tmp_path / "seed0" / "output.log").read_text()

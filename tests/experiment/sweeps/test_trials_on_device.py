@@ -1,0 +1,40 @@
+"""Sweeps in one compiled program: what some of its runs cannot do is refused before there is a folder."""
+
+import pytest
+
+from agentkit.errors import ConfigError
+from agentkit.experiment.sweeps import Choice, SweepPlan, run_sweep
+from tests.experiment.test_populations import plan_of_trial
+
+FOUR = {"learning_rate": Choice((1e-3, 1e-2)), "target_update_period": Choice((5, 50))}
+
+
+def refusal(folder, space, **settings):
+    def make_experiment(parameters):
+        return plan_of_trial({"batch_size": 12} | parameters, **settings)
+
+    with pytest.raises(ConfigError) as error:
+        run_sweep(SweepPlan(space, make_experiment, "grid", seeds=(0, 1), on_device=True), folder / "sweep")
+    assert not (folder / "sweep").exists()
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("devices", "message"),
+    [(3, "devices=3 and 8 runs"), (2, "at least devices=2 JAX devices")],  # 2 divide them, but the tests have one.
+)
+def test_devices_share_all_runs_of_a_sweep(tmp_path, devices, message):
+    assert message in refusal(tmp_path, FOUR, devices=devices)
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        ({"min_replay_size": Choice((10, 100))}, "would wait for ever: sampling starts at 100 items"),
+        ({"max_grad_norm": Choice((1.0, 2.0, None))}, "several values of max_grad_norm in one program"),
+        ({"updates_per_step": Choice((0.25, 0.5, 0.12345))}, "updates_per_step=0.12345"),
+    ],
+    ids=["table", "third", "here"],
+)
+def test_each_trial_is_looked_at(tmp_path, space, message):
+    assert message in refusal(tmp_path, space)
