@@ -1,5 +1,6 @@
 """agentkit's own environments of several agents: the contract, and what each says of itself."""
 
+import gymnasium
 import numpy as np
 import pytest
 import tree
@@ -77,6 +78,26 @@ class Breaking(TicTacToe):
 class TestOneAgent(MultiAgentEnvironmentContract):
     def make_environment(self):
         return envs.make_multi_agent(envs.make("agentkit:catch", seed=3))
+
+
+class TestOneAgentOfGymnasium(MultiAgentEnvironmentContract):
+    save_points = (8,)
+
+    def make_environment(self):
+        return envs.make_multi_agent(gymnasium.make("CartPole-v1"), seed=3)
+
+
+def test_an_environment_of_gymnasium_is_that_of_one_agent_called_agent():
+    """Its steps are those that it gives by itself, from the same seed."""
+    ours = envs.make_multi_agent(lambda: gymnasium.make("CartPole-v1"), seed=3, raw=True)
+    twin = gymnasium.make("CartPole-v1")
+    np.testing.assert_array_equal(ours.reset()["agent"].observation, twin.reset(seed=3)[0])
+    terminated = False
+    while not terminated:
+        (agent_id, timestep), (seen, reward, terminated, *_) = *ours.step({"agent": np.int64(1)}).items(), twin.step(1)
+        np.testing.assert_array_equal(timestep.observation, seen)
+        assert (agent_id, timestep.reward, timestep.discount) == ("agent", reward, 0.0 if terminated else 1.0)
+    assert timestep.last()
 
 
 def test_what_agents_get_has_single_precision_and_actions_in_their_bounds():
