@@ -177,7 +177,9 @@ class MultiAgentEnvironment(abc.ABC):
        of an id that terminated may have None for an observation.
     7. Observations with an `action_mask` allow one action at least where the id is to act.
 
-    `agentkit.testing.multi_agent.MultiAgentEnvironmentContract` checks them, and so does the loop.
+    `agentkit.testing.multi_agent.MultiAgentEnvironmentContract` checks them, and so does the loop. A second LAST by
+    mistake neither can tell from an id that has come back and ended before it could act: ``agents_lost`` in the logs
+    counts both.
 
     An environment that has ``reseed(seed)`` (the next `reset` begins an episode that depends on `seed` alone) can be
     made resumable, see `envs.multi_agent.resumable`.

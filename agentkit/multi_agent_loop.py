@@ -66,7 +66,8 @@ class MultiAgentLoop:
             actors: for one environment, unbatched; one for each id that may come.
             counter: incremented by ``steps`` and ``episodes`` when an episode ends.
             log: called with each finished episode's record: the counts, ``agent_steps``, ``episode_return`` (of all
-                agents), ``episode_return/ID`` of each, ``episode_length`` and ``steps_per_second``.
+                agents), ``episode_return/ID`` of each, ``episode_length``, ``agents_lost`` (how many times an agent
+                ended in it before it could act) and ``steps_per_second``.
             checks: refuse time steps, before anyone else sees them; None takes them as they come.
             max_episode_steps: ends an episode of an evaluation after so many steps; None for no limit. Nobody learns
                 of such an end.
@@ -97,7 +98,7 @@ class MultiAgentLoop:
         self._turns: dict[AgentId, _Turn] = {}
         self._acting: tuple[AgentId, ...] = ()
         self._returns = dict.fromkeys(self._specs, 0.0)
-        self._length = self._counted = 0
+        self._length = self._counted = self._lost = 0
         self._start_time = time.monotonic()
 
     @property
@@ -167,8 +168,9 @@ class MultiAgentLoop:
                 self._actors[agent_id].observe_first(timestep)
             else:
                 self._returns[agent_id] += sum(float(np.sum(leaf)) for leaf in tree.flatten(timestep.reward))
-                if turn is None:
+                if turn is None:  # It came (back) and ended at once: a LAST too many would look the same.
                     self.num_lost += 1
+                    self._lost += 1
                 else:
                     self._actors[agent_id].observe(turn.action, timestep)
             if timestep.last():
@@ -224,6 +226,7 @@ class MultiAgentLoop:
             "episode_return": sum(self._returns.values()),
             **{f"episode_return/{agent_id}": value for agent_id, value in self._returns.items()},
             "episode_length": self._length,
+            "agents_lost": self._lost,
             "steps_per_second": self._length / seconds,
         }
         self._forget()
@@ -249,6 +252,7 @@ class MultiAgentLoop:
             "returns": dict(self._returns),
             "length": self._length,
             "counted": self._counted,
+            "lost": self._lost,
             "environment": self._environment.save(),
         }
 
@@ -282,6 +286,7 @@ class MultiAgentLoop:
         self._acting = tuple(ids[number] for number in state["acting"].tolist())
         self._returns = {agent_id: float(value) for agent_id, value in state["returns"].items()}
         self._length, self._counted = int(state["length"]), int(state.get("counted", state["length"]))
+        self._lost = int(state.get("lost", 0))
 
 
 def _mask_leaves(observations: Nest) -> list[int]:

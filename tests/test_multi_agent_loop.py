@@ -108,7 +108,18 @@ def test_an_agent_that_leaves_early_has_its_own_last_observation_and_reward():
 def test_an_agent_that_joins_and_ends_at_once_is_counted_and_not_learned_from():
     record, learned, loop = play({"a": first(1)}, {"a": mid(0.0, 2), "b": last(7.0, 3)}, {"a": last(1.0, 4)})
     assert learned["b"] == [] and record["episode_return/b"] == 7.0
-    assert loop.num_lost == 1
+    assert loop.num_lost == record["agents_lost"] == 1
+
+
+def test_an_agent_that_comes_back_and_ends_at_once_shows_in_the_record_of_its_episode():
+    record, learned, loop = play(
+        {"a": first(1), "b": first(1)}, {"a": mid(0.0, 2), "b": last(5.0, 2)}, {"a": mid(0.0, 3), "b": last(5.0, 3)},
+        {"a": last(1.0, 4)},
+    )  # fmt: skip
+    assert learned["b"] == [(1, 11, 5, 0, 2)] and record["episode_return/b"] == 10.0
+    assert loop.num_lost == record["agents_lost"] == 1
+    _, _, loop = play({"a": first(1)}, {"a": last(0.0, 2), "b": last(1.0, 2)})
+    assert (loop.step()["agents_lost"], loop.num_lost) == (1, 2), "of each episode, and of all"
 
 
 def test_an_episode_that_ends_before_each_agent_has_had_a_turn_is_whole():
@@ -286,6 +297,7 @@ def test_returns_are_those_of_the_environment_whoever_comes_and_goes():
         assert {
             agent_id: record[f"episode_return/{agent_id}"] for agent_id in environment.returns
         } == environment.returns
+        assert record["agents_lost"] == environment.num_lost
     assert loop.num_lost > 5
 
 

@@ -1,6 +1,7 @@
 """No agent ever takes an action that the observation rules out: acting, exploring, learning, evaluating."""
 
 import pathlib
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -34,9 +35,9 @@ SMALL = {
 }
 
 
-def small(name: str) -> Agent:
+def small(name: str, **more: Any) -> Agent:
     fields = registry.config_class(name).__dataclass_fields__
-    settings = {key: value for key, value in SMALL.items() if key in fields}
+    settings = {key: value for key, value in {**SMALL, **more}.items() if key in fields}
     if "sequence_length" in settings:
         settings["min_replay_size"] = 4
     return registry.make(name, settings)

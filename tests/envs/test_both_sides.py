@@ -161,6 +161,30 @@ class _Pays(MultiAgentEnvironment):
         return dict(zip("ab", last, strict=True))
 
 
+class _EndsAtOnce(_Pays):
+    """Is over after the first move of "a"; `other` is what "b" sees: None for nothing, "" where it has no LAST."""
+
+    def __init__(self, discount, other):
+        super().__init__()
+        self._discount, self._other = discount, other
+
+    def step(self, actions):
+        last = dm_env.TimeStep(dm_env.StepType.LAST, 1.0, self._discount, np.float32([5]))
+        return {"a": last} | ({} if self._other == "" else {"b": last._replace(reward=-1.0, observation=self._other)})
+
+
+@pytest.mark.parametrize("other", ["", None])
+def test_a_game_that_is_cut_off_is_not_valued_by_what_nobody_saw(other):
+    environment = BothSides(_EndsAtOnce(1.0, other))
+    environment.reset()
+    with pytest.raises(SpecError, match="_EndsAtOnce was cut off after a move of 'a', and 'b' has no last observation"):
+        environment.step(0)
+    environment = BothSides(_EndsAtOnce(0.0, other))
+    environment.reset()
+    over = environment.step(0)
+    assert (over.reward, over.discount, over.observation) == (1.0, 0.0, 0.0), "nothing is valued where it is over"
+
+
 def test_who_moves_twice_keeps_its_side_and_who_is_cut_off_goes_on():
     environment = BothSides(_Pays(moves=2))
     assert [environment.reset().step_type, environment.step(0), environment.step(0), environment.step(0)][1:] == [

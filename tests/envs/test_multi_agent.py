@@ -1,5 +1,6 @@
 """agentkit's own environments of several agents: the contract, and what each says of itself."""
 
+import gymnasium
 import numpy as np
 import pytest
 import tree
@@ -79,6 +80,26 @@ class TestOneAgent(MultiAgentEnvironmentContract):
         return envs.make_multi_agent(envs.make("agentkit:catch", seed=3))
 
 
+class TestOneAgentOfGymnasium(MultiAgentEnvironmentContract):
+    save_points = (8,)
+
+    def make_environment(self):
+        return envs.make_multi_agent(gymnasium.make("CartPole-v1"), seed=3)
+
+
+def test_an_environment_of_gymnasium_is_that_of_one_agent_called_agent():
+    """Its steps are those that it gives by itself, from the same seed."""
+    ours = envs.make_multi_agent(lambda: gymnasium.make("CartPole-v1"), seed=3, raw=True)
+    twin = gymnasium.make("CartPole-v1")
+    np.testing.assert_array_equal(ours.reset()["agent"].observation, twin.reset(seed=3)[0])
+    terminated = False
+    while not terminated:
+        (agent_id, timestep), (seen, reward, terminated, *_) = *ours.step({"agent": np.int64(1)}).items(), twin.step(1)
+        np.testing.assert_array_equal(timestep.observation, seen)
+        assert (agent_id, timestep.reward, timestep.discount) == ("agent", reward, 0.0 if terminated else 1.0)
+    assert timestep.last()
+
+
 def test_what_agents_get_has_single_precision_and_actions_in_their_bounds():
     class Wide(Slow):
         def __init__(self, seed=0):
@@ -146,7 +167,9 @@ class LateReward(MatrixGame):
 
 
 def test_a_reward_after_an_agents_end_is_refused():
-    with pytest.raises(SpecError, match="'row' has ended at this step: give its last reward before its end"):
+    with pytest.raises(
+        SpecError, match=r"'row' has ended .* its reward of 7\.0 would be lost: give its last one before"
+    ):
         list(rollout(LateReward("climbing"), 20))
 
 
@@ -280,6 +303,65 @@ def test_an_agent_that_ends_and_acts_at_one_step_is_refused():
     environment.reset()
     with pytest.raises(SpecError, match="'always' has just ended and is to act"):
         environment.step({"always": np.int32(0)})
+
+
+class Lives(TurnEnvironment):
+    """ "a" acts at each of four steps, and "b" at the first, after which it ends; `told` is done at later ones."""
+
+    def __init__(self, told):
+        spec = one_reward_spec(Array((1,), np.float32), DiscreteArray(2))
+        super().__init__({"a": spec, "b": spec})
+        self._told = told
+
+    def _start(self):
+        self._time, self._turns = 0, ["a", "b"]
+
+    def _advance(self, actions):
+        self._time += 1
+        self._turns = ["a"] if self._time < 4 else []
+        if self._time == 1:
+            self._reward("b", 1.0)
+            self._end("b", None)
+        self._told.get(self._time, lambda environment: None)(self)
+        if self._time == 4:
+            self._end("a", None)
+
+    def _acting(self):
+        return self._turns
+
+    def _observe(self, agent_id):
+        return np.array([self._time], np.float32)
+
+
+def acts(environment):
+    environment._turns = ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "told, message",
+    [
+        (
+            {2: lambda e: e._reward("b", 100.0)},
+            r"'b' has ended in this episode, and its reward of 100\.0 would be lost",
+        ),
+        ({2: lambda e: e._end("b", None)}, "'b' has ended in this episode already"),
+        ({1: lambda e: e._come_back("b")}, "'b' has just ended and is to come back: it can come back at a later step"),
+        ({2: acts, 3: lambda e: e._reward("b", 3.0)}, r"is over, and 'b' has not got its reward of 3\.0"),
+        ({2: lambda e: (e._come_back("b"), e._reward("b", 4.0))}, r"is over, and 'b' has not got its reward of 4\.0"),
+    ],
+)
+def test_no_reward_of_an_agent_that_has_ended_or_does_not_end_is_lost(told, message):
+    with pytest.raises(SpecError, match=message):
+        list(rollout(Lives(told), 5))
+
+
+@pytest.mark.parametrize("turn", [{2: acts}, {3: acts}, {}])
+def test_an_agent_that_comes_back_gets_what_it_is_given_before_its_first_turn(turn):
+    """Its first life has 1, its second one 100 and 5: in one LAST, be it after a turn or without any."""
+    back = lambda e: (e._come_back("b"), e._reward("b", 100.0), turn.get(2, id)(e))  # noqa: E731
+    told = {**turn, 2: back, 4: lambda e: (e._reward("b", 5.0), e._end("b", None))}
+    given = [t["b"] for t in rollout(Lives(told), 5) if "b" in t]
+    assert [t.reward for t in given if t.last()] == [1.0, 105.0]
 
 
 def test_come_and_go_has_each_case_of_the_contract():

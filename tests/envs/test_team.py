@@ -11,6 +11,7 @@ import tree
 from agentkit import envs, specs
 from agentkit.core import MultiAgentEnvironment
 from agentkit.envs.jax.dm_environment import DmEnvironment
+from agentkit.envs.jax.multi_agent_host import on_host
 from agentkit.envs.jax.team import JaxTeam
 from agentkit.envs.multi_agent.team import TeamEnvironment
 from agentkit.errors import SpecError, UnknownNameError
@@ -210,3 +211,37 @@ def test_a_team_in_jax_of_which_one_terminates_and_one_is_cut_off():
     np.testing.assert_array_equal([middle.observation["active"], last.observation["active"]], [[1, 1], [0, 1]])
     np.testing.assert_array_equal(last.observation["agents"]["b"], [1, 2])
     assert "state" not in last.observation
+
+
+class Chosen(Counting):
+    """Gives each agent half the number of its action as a discount."""
+
+    def step(self, state, action, key):
+        state, timestep = super().step(state, action, key)
+        return state, timestep._replace(discount={agent_id: action[agent_id] / 2.0 for agent_id in "ab"})
+
+
+def _step_of_both(ours: dm_env.Environment, twin: dm_env.Environment, choices: tuple[int, int]) -> bool:
+    """Compares the team in JAX with that on the host, which may refuse the discounts; returns whether it does."""
+    action = dict(zip("ab", map(np.int32, choices), strict=True))
+    found = ours.step(action)
+    try:
+        expected = twin.step(action)
+    except SpecError as error:
+        assert "A team has one discount" in str(error) and found.discount == max(choices) / 2
+        return True
+    tree.map_structure(np.testing.assert_array_equal, found, expected)
+    return False
+
+
+def test_discounts_of_a_team_in_jax_are_the_hosts_where_that_takes_them() -> None:
+    ours, twin = DmEnvironment(JaxTeam(Chosen())), TeamEnvironment(on_host(Chosen()))
+    pairs, refused = list(itertools.product(range(3), repeat=2)), {"middle": set(), "end": set()}
+    for pair in pairs:
+        for when, before in (("middle", []), ("end", [(2, 2)])):
+            ours.reset()
+            twin.reset()
+            assert not any(_step_of_both(ours, twin, each) for each in before)
+            refused[when] |= {pair} if _step_of_both(ours, twin, pair) else set()
+    assert refused["middle"] == {(one, other) for one, other in pairs if one != other}
+    assert refused["end"] == {(1, 2), (2, 1)}, "who terminates beside one that is cut off is an end like any"

@@ -101,7 +101,12 @@ def test_each_environment_goes_as_if_it_were_alone(kind):
         for agent_id, adder in own.items():
             assert repr(adders[agent_id][number].told) == repr(adder.told) and adder.told
         found = [record for i, record in logged if i == number]
-        for name in ("episode_return", "episode_length", *(f"episode_return/{agent_id}" for agent_id in made)):
+        for name in (
+            "episode_return",
+            "episode_length",
+            "agents_lost",
+            *(f"episode_return/{agent_id}" for agent_id in made),
+        ):
             assert [record[name] for record in found] == [record[name] for record in records]
         agent_steps, num_lost = agent_steps + alone.num_agent_steps, num_lost + alone.num_lost
     assert (loop.num_agent_steps, loop.num_lost) == (agent_steps, num_lost)

@@ -222,6 +222,7 @@ SPECS = TicTacToe().agent_specs()
         ({"first": DQN, "second": "random"}, None, {"first": "first", "second": "second"}),
         ({"x": DQN, "y": PPO}, {"second": "x", "first": "y"}, {"first": "y", "second": "x"}),
         ({"f": DQN, "s": PPO}, lambda agent_id: agent_id[0], {"first": "f", "second": "s"}),
+        ({"x": DQN, "y": PPO}, {"first": "y", "second": "x"}.get, {"first": "y", "second": "x"}),
     ],
 )
 def test_who_plays_by_which_policy(policies, policy_of, expected):
@@ -237,6 +238,8 @@ def test_who_plays_by_which_policy(policies, policy_of, expected):
         ({"a": DQN, "b": DQN}, {"first": "a"}, "expected a policy of each of first, second; found those of first"),
         ({"a": DQN}, {"first": "a", "second": "c"}, "Unknown policy of 'second' 'c'"),
         ({"a": DQN, "b": DQN}, {"first": "a", "second": "a"}, "Nobody plays by the policies b"),
+        ({"a": DQN}, lambda agent_id, episode: "a", "the agent id alone; found .* argument: 'episode'.*opponents=Pool"),
+        ({"a": DQN}, 5, "expected a dictionary, or a function of the agent id alone; found 5: "),
         ({"a": "random"}, None, "none of them learns"),
         ({"a": "dqn"}, None, r"policies\['a'\]: expected an agent"),
         ({"a/b": DQN}, None, "policy id: expected letters"),

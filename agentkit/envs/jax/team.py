@@ -23,7 +23,8 @@ class JaxTeam(JaxEnvironment):
     """Makes one agent of all agents of an environment, as `envs.multi_agent.team.TeamEnvironment` does.
 
     That class says what a team sees, does and is paid. All agents act to the end here; there, those that terminate are
-    not active. Where some terminate and others are cut off, the discount is that of the others.
+    not active. Where some terminate and others are cut off, the discount is that of the others. Discounts that differ
+    otherwise are refused there; compiled code cannot refuse them, and takes the largest.
 
     Attributes:
         environment: of the agents.

@@ -50,6 +50,7 @@ class TurnEnvironment(MultiAgentEnvironment):
     """Keeps the books of several agents: who is in play, what fell between their turns, who has ended and how.
 
     A subclass writes `_start`, `_advance`, `_acting` and `_observe`, and calls `_reward` and `_end` in the first two.
+    An agent that has ended is given nothing more, until it acts again or `_come_back` says that it is there.
     Randomness comes from `self._rng` only, and `_start` sets everything that `_advance` reads: then an episode depends
     on its seed and its actions alone, which is what makes it resumable.
 
@@ -84,16 +85,40 @@ class TurnEnvironment(MultiAgentEnvironment):
         """Gives an agent a reward, at its turn or between two of them; the last one comes before its `_end`.
 
         Raises:
-            SpecError: the agent has ended at this step.
+            SpecError: the agent has ended in this episode, and has not come back.
         """
-        if agent_id in self._ended:
-            raise SpecError(f"{agent_id!r} has ended at this step: give its last reward before its end.")
+        if agent_id in self._gone:
+            raise SpecError(
+                f"{agent_id!r} has ended in this episode, and its reward of {reward} would be lost: give its last one "
+                "before its _end. If it is there again, call its _come_back first."
+            )
         self._between.setdefault(agent_id, BetweenTurns()).add(reward, discount)
 
     def _end(self, agent_id: AgentId, observation: Nest, *, terminated: bool = True) -> None:
-        """Ends an agent, whose last reward has been given; not `terminated` is cut off."""
+        """Ends an agent, whose last reward has been given; not `terminated` is cut off.
+
+        Raises:
+            SpecError: the agent has ended in this episode, and has not come back.
+        """
+        if agent_id in self._gone:
+            raise SpecError(
+                f"{agent_id!r} has ended in this episode already. If it is there again, call its _come_back first."
+            )
+        self._gone.add(agent_id)
         self._between.setdefault(agent_id, BetweenTurns()).add(0.0, 0.0 if terminated else 1.0)
         self._ended[agent_id] = observation
+
+    def _come_back(self, agent_id: AgentId) -> None:
+        """Notes that an agent is there (again), and may be given rewards, or end, before its first turn.
+
+        One that comes back by acting needs no such call.
+
+        Raises:
+            SpecError: the agent has ended at this very step.
+        """
+        if agent_id in self._ended:
+            raise _too_soon(agent_id, "is to come back")
+        self._gone.discard(agent_id)
 
     def reseed(self, seed: int) -> None:
         """Makes the next reset begin an episode that depends on `seed` alone."""
@@ -108,6 +133,7 @@ class TurnEnvironment(MultiAgentEnvironment):
         self._in_play = set()
         self._between: dict[AgentId, BetweenTurns] = {}
         self._ended: dict[AgentId, Nest] = {}
+        self._gone: set[AgentId] = set()  # Those that have ended, and are not back.
         self._start()
         return self._hand_out()
 
@@ -130,14 +156,31 @@ class TurnEnvironment(MultiAgentEnvironment):
         self._to_act = tuple(self._acting())
         for agent_id in self._to_act:
             if agent_id in given:
-                raise SpecError(f"{agent_id!r} has just ended and is to act: it can come back at a later step only.")
+                raise _too_soon(agent_id, "is to act")
             if agent_id in self._in_play:
                 reward, discount = self._between.setdefault(agent_id, BetweenTurns()).take()
                 given[agent_id] = dm_env.TimeStep(_MID, reward, discount, self._observe(agent_id))
             else:
                 given[agent_id] = dm_env.TimeStep(_FIRST, None, None, self._observe(agent_id))
                 self._in_play.add(agent_id)
+                self._gone.discard(agent_id)
+        if not self._to_act:
+            self._check_all_was_given()
         return given
+
+    def _check_all_was_given(self) -> None:
+        """Refuses rewards that are left once the episode is over."""
+        for agent_id, between in self._between.items():
+            reward, _ = between.take()
+            if reward:
+                raise SpecError(
+                    f"The episode is over, and {agent_id!r} has not got its reward of {reward}: give each agent "
+                    "that is in play, or was given a reward, its _end."
+                )
+
+
+def _too_soon(agent_id: AgentId, what: str) -> SpecError:
+    return SpecError(f"{agent_id!r} has just ended and {what}: it can come back at a later step only.")
 
 
 def check_who_acts(actions: Mapping[AgentId, Nest], expected: Iterable[AgentId]) -> None:

@@ -60,7 +60,8 @@ class BothSides(dm_env.Environment):
 
     Raises:
         SpecError: it has other than two agents, or they do not see and do the like. In an episode: both act at once,
-            or are paid in mid-game, or one is not paid what the other pays.
+            or are paid in mid-game, or one is not paid what the other pays, or who would be next sees nothing of a
+            game that is cut off.
     """
 
     def __init__(self, environment: MultiAgentEnvironment):
@@ -119,7 +120,13 @@ class BothSides(dm_env.Environment):
                 f"both_sides: is for zero-sum games, and at the end {mover!r} is paid {own.reward} and {other!r} "
                 f"{timesteps[other].reward}. Say who plays whom instead: --policies shared (or each)."
             )
-        seen = specs.zeros(self._spec.observations) if seen is None else seen
+        if seen is None:
+            if own.discount:  # What follows would be valued by it.
+                raise SpecError(
+                    f"both_sides: {type(self._environment).__name__} was cut off after a move of {mover!r}, and "
+                    f"{other!r} has no last observation, by which to value what would follow. Give it a LAST with one."
+                )
+            seen = specs.zeros(self._spec.observations)
         return dm_env.TimeStep(dm_env.StepType.LAST, np.float32(own.reward), np.float32(0.0 - own.discount), seen)
 
     def observation_spec(self) -> Nest:

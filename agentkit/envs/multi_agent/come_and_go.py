@@ -72,6 +72,7 @@ class ComeAndGo(TurnEnvironment):
         for agent_id in self._ids:
             if agent_id in self._here or agent_id in self._ended or self._rng.random() < 0.7:
                 continue
+            self._come_back(agent_id)
             if self._ticks and self._rng.random() < 0.125:
                 self._give(agent_id, 10.0)
                 self._end(agent_id, self._observe(agent_id))

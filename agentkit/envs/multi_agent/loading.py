@@ -24,7 +24,7 @@ def make_multi_agent(environment: Any, /, seed: int = 0, *, raw: bool = False, *
             as ``pettingzoo:classic/tictactoe_v3``, ``openspiel:NAME``, ``jax:connect_four``, ``jaxmarl:NAME`` or
             ``pgx:NAME``; or a class, a function or an instance (which is copied) of a `core.MultiAgentEnvironment`, of
             PettingZoo's kinds, of OpenSpiel's games, of a `envs.jax.multi_agent_base.JaxMultiAgentEnvironment`, or of a
-            dm_env environment.
+            dm_env or gymnasium environment of one agent, whose id is "agent".
         seed: seeds everything; the same seed gives the same episodes for the same actions.
         raw: True gives it behind the interface only; False (the default) with actions in [-1, 1], single precision, and
             `save`/`restore` in mid-episode where it has `reseed`.
@@ -82,11 +82,15 @@ def _adapted(made: Any, seed: int) -> MultiAgentEnvironment:
 
         if is_pettingzoo(made):
             return adapt(made, seed)
+    if "gymnasium" in sys.modules and isinstance(made, sys.modules["gymnasium"].Env):
+        from agentkit.envs.gymnasium import GymnasiumEnvironment
+
+        made = GymnasiumEnvironment(made, seed)
     if isinstance(made, dm_env.Environment):
         from agentkit.envs.multi_agent.one_agent import OneAgentEnvironment
 
         return OneAgentEnvironment(made)
     raise SpecError(
         "Expected an environment of several agents (core.MultiAgentEnvironment, or PettingZoo's ParallelEnv or "
-        f"AECEnv, a game of OpenSpiel's), or a dm_env environment of one; found {type(made).__name__}."
+        f"AECEnv, a game of OpenSpiel's), or a dm_env or gymnasium environment of one; found {type(made).__name__}."
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import pathlib
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -149,6 +150,7 @@ class MultiAgentConfig(metaclass=SaysWhatWasMeant):
                 f"policy_of: with one agent as policies, expected 'shared' or 'each', found {self.policy_of!r}. Give "
                 "policies={'policy id': agent, ...} for others."
             )
+        _check_policy_of(self.policy_of)
 
     def make_environment(self, seed: int) -> Any:
         """Makes the environment, ready for agents."""
@@ -203,6 +205,22 @@ def _check_policies(policies: Any) -> dict[str, Any]:
     if not any(isinstance(policy, Agent) for policy in policies.values()):
         raise ConfigError("policies: none of them learns. Give at least one agent, such as dqn.make_agent().")
     return dict(policies)
+
+
+def _check_policy_of(policy_of: Any) -> None:
+    """Refuses what cannot be called with an agent id alone, where it is neither words nor a dictionary."""
+    if policy_of is None or isinstance(policy_of, str | Mapping):
+        return
+    try:
+        inspect.signature(policy_of).bind("an agent id")
+    except ValueError:  # Some functions written in C have no signature.
+        return
+    except TypeError as error:
+        raise ConfigError(
+            f"policy_of: expected a dictionary, or a function of the agent id alone; found {policy_of!r:.80}: {error}. "
+            "Who plays by which policy is so for the whole run; opponents that are drawn anew for each episode are "
+            "opponents=Pool(...)."
+        ) from error
 
 
 def check_word(what: str, name: Any) -> None:
