@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any, final
 
 from agentkit.callbacks.base import Callback, RunView, Stop, check_evaluates
@@ -27,8 +28,9 @@ class StopAt(Callback):
             raise ConfigError(f"stop_at: expected a finite return_above, found {self.return_above}.")
 
     def check(self, experiment: Any) -> None:
-        """Refuses an experiment without evaluations."""
+        """Refuses an experiment without evaluations, or without such an agent, as far as it says which there are."""
         check_evaluates(experiment, "stop_at")
+        _check_return_of(experiment, self.return_of)
 
     def on_evaluation(self, run: RunView, record: dict[str, Any]) -> Stop | None:
         """Stops where the mean return is at least the bound."""
@@ -49,6 +51,19 @@ def stop_at(return_above: float, return_of: str | None = None) -> StopAt:
     return StopAt(float(return_above), return_of)
 
 
+def _check_return_of(experiment: Any, agent_id: str | None) -> None:
+    if agent_id is None:
+        return
+    if not hasattr(experiment, "policies"):
+        raise _has_one_agent(agent_id)
+    if isinstance(experiment.policy_of, Mapping) and agent_id not in experiment.policy_of:
+        raise unknown_name("agent in return_of", agent_id, list(experiment.policy_of))
+
+
+def _has_one_agent(agent_id: str) -> ConfigError:
+    return ConfigError(f"return_of: {agent_id!r} is one of several agents, and this run has one. Leave it out.")
+
+
 def _find_return(record: dict[str, Any], agent_id: str | None) -> float:
     """Returns an evaluation's mean return, or that of one of its agents.
 
@@ -60,7 +75,7 @@ def _find_return(record: dict[str, Any], agent_id: str | None) -> float:
         return float(record["episode_return"])
     agents = [name.removeprefix(_RETURN_OF) for name in record if name.startswith(_RETURN_OF)]
     if not agents:
-        raise ConfigError(f"return_of: {agent_id!r} is one of several agents, and this run has one. Leave it out.")
+        raise _has_one_agent(agent_id)
     if agent_id not in agents:
         raise unknown_name("agent in return_of", agent_id, agents)
     return float(record[_RETURN_OF + agent_id])
@@ -87,8 +102,9 @@ class StopWhenFlat(Callback):
             )
 
     def check(self, experiment: Any) -> None:
-        """Refuses an experiment without evaluations."""
+        """Refuses what `StopAt.check` does."""
         check_evaluates(experiment, "stop_when_flat")
+        _check_return_of(experiment, self.return_of)
 
     def on_start(self, run: RunView, environment: Any) -> Stop | None:
         """Forgets another run that it was given to."""

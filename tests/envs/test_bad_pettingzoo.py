@@ -201,6 +201,13 @@ def test_a_reset_is_refused(cls, message):
     refused(cls(), f"nearly_v0{message}")
 
 
+def test_what_a_game_in_turns_keeps_is_found_where_it_was_made_parallel():
+    game = InTurns(rewards={"a": 1.0})
+    game.metadata, game.render_mode = {"name": "nearly_v0", "is_parallelizable": True}, None
+    both = pettingzoo.utils.conversions.aec_to_parallel(game)
+    refused(both, "nearly_v0, step 1 of an episode: rewards: expected one of each of ['a', 'b'], found")
+
+
 def test_an_error_of_the_environments_own_stays_as_it_is():
     class Failing(Together):
         def step(self, actions):

@@ -26,7 +26,16 @@ from agentkit.callbacks import (
 )
 from agentkit.datasets.episodes import Episode
 from agentkit.errors import ConfigError, SpecError, UnknownNameError
-from agentkit.experiment import ExperimentConfig, OfflineConfig, ResumeError, local, resume, run, run_offline
+from agentkit.experiment import (
+    ExperimentConfig,
+    MultiAgentConfig,
+    OfflineConfig,
+    ResumeError,
+    local,
+    resume,
+    run,
+    run_offline,
+)
 from agentkit.experiment.config.callback_record import MissingCallbackWarning
 from agentkit.loggers import read_csv
 from tests.experiment.own_callbacks import Count, OwnError, fail_on, grow, make_scaled, stop_on
@@ -235,6 +244,13 @@ def test_where_one_wins_what_another_loses_a_run_stops_by_the_return_of_one() ->
             answers(make(1, return_of="c"), rising)
         with pytest.raises(ConfigError, match="return_of: 'a' is one of several agents, and this run has one"):
             make(1, return_of="a").on_evaluation(None, {"episode_return": 0.0})
+        with pytest.raises(ConfigError, match="this run has one"):
+            make(1, return_of="a").check(make_experiment())
+        plan = MultiAgentConfig(
+            {"own": dqn.make_agent()}, "agentkit:tic_tac_toe", 9, policy_of=dict.fromkeys("ab", "own")
+        )
+        with pytest.raises(UnknownNameError, match="agent in return_of 'c'"):
+            make(1, return_of="c").check(plan)
 
 
 def test_a_folder_rebuilds_its_callbacks_or_says_why_not(tmp_path: pathlib.Path) -> None:

@@ -16,6 +16,7 @@ from agentkit.experiment.launching.multi_agent import prepare_multi_agent
 from agentkit.experiment.multi_agent.build import check_policies
 from agentkit.experiment.multi_agent.config import multi_agent_from_record
 from agentkit.experiment.multi_agent.loading import load_player
+from agentkit.experiment.policies.loaded_policy import LoadedPolicy
 from tests.experiment.test_multi_agent import DQN, assert_equal, config, saved
 
 WHO = {"first": "learner", "second": "old"}
@@ -68,6 +69,30 @@ def test_a_launched_run_keeps_it_and_a_new_run_takes_none_that_was_there(tmp_pat
     assert_equal(agentkit.load(kept).arrays, began_with)
     shutil.rmtree(tmp_path / "old")
     assert_equal(check_policies(plan)[2]["old"].loaded.arrays, began_with)
+
+
+def test_a_policy_that_no_file_can_hold_is_played_against_all_the_same(tmp_path, monkeypatch):
+    def save(self, path):
+        raise ConfigError("The agent learns by a learner of its own.")
+
+    agentkit.run(config(tmp_path / "old", policy_of="each", num_steps=9))
+    monkeypatch.setattr(LoadedPolicy, "save", save)
+    with pytest.warns(UserWarning, match=r"policies\['old'\] cannot be kept in the run folder, and is what .*old has"):
+        agentkit.run(against(tmp_path / "new", agentkit.Frozen(tmp_path / "old", "second"), 9))
+
+
+def test_a_frozen_policy_that_is_said_to_be_itself_is_refused(tmp_path):
+    agentkit.run(config(tmp_path / "old", policy_of="each", num_steps=9))
+    agentkit.run(against(tmp_path / "new", agentkit.Frozen(tmp_path / "old", "second"), 9))
+    record = (tmp_path / "new" / "config.json").read_text()
+    itself = record.replace(str(tmp_path / "old"), str(tmp_path / "new")).replace(
+        '"policy": "second"', '"policy": "old"'
+    )
+    assert itself != record
+    (tmp_path / "new" / "config.json").write_text(itself)
+    (tmp_path / "new" / "frozen-old.npz").unlink()
+    with pytest.raises(ConfigError, match="its policy 'old' is frozen, and in the end is said to be itself"):
+        load_player(agentkit.Frozen(tmp_path / "new", "old"), TicTacToe().agent_specs()["second"])
 
 
 OWN_CODE = """

@@ -7,11 +7,7 @@ from agentkit.agents import dqn, ppo, r2d2, sac
 from agentkit.experiment import ExperimentConfig
 from agentkit.experiment.checks.short_runs import steps_to_first_update, warnings_of
 from agentkit.experiment.local import started
-from agentkit.experiment.multi_agent.build import foresee_short_runs
 from agentkit.experiment.multi_agent.parts import short_runs_of
-from agentkit.experiment.sweeps import Choice, SweepPlan, run_sweep, seeds
-from agentkit.experiment.sweeps import run as sweep
-from tests.experiment.sweeps.curves import Curves
 from tests.experiment.test_evaluation_plan import Episodes
 
 DQN = {"hidden_sizes": (4,), "batch_size": 2, "updates_per_step": 0.1}
@@ -127,28 +123,6 @@ def test_a_run_of_several_agents_says_so_of_each_policy_before_it_begins(capsys)
     with started(on_device, resume=False):
         said = capsys.readouterr().err
     assert said.count("dqn will learn nothing in 30 steps, at most 60 of its 2 agents") == 1
-
-
-def test_seeds_and_trials_of_several_agents_say_it_once_from_a_look_at_the_environment(tmp_path, monkeypatch, capsys):
-    for module in (seeds, sweep):
-        monkeypatch.setattr(module, "JobProcesses", Curves(lambda experiment, steps: 0.0, []))
-        monkeypatch.setattr(module, "wait_a_little", lambda: None)
-    agentkit.run_seeds(of_several(run_directory=tmp_path / "seeds"), [0, 1])
-    said = capsys.readouterr().err
-    assert [said.count(line) for line in EACH] == [1, 1]
-
-    watcher = sweep.Silence()
-    watcher.message = (lines := []).append
-    space = {"seed": Choice((1, 2))}
-    plan = SweepPlan(space, lambda parameters: of_several(), method="grid", pruner="none")
-    run_sweep(plan, tmp_path / "sweep", watcher=watcher)
-    assert [sum(f"trial 0: {line}" in each for each in lines) for line in EACH] == [1, 1]
-    assert sum("learn nothing" in line for line in lines) == 2
-
-    def broken(seed):
-        raise OSError("no such simulator")
-
-    assert foresee_short_runs(of_several(environment=broken)) == []  # The run itself says why.
 
 
 def test_a_launched_run_says_so_at_both_ends(tmp_path, capsys, monkeypatch):

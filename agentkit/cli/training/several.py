@@ -108,8 +108,8 @@ def new_several(arguments: argparse.Namespace, command: str) -> Any:
         given["num_envs"] = given["num_envs"] or preset.num_envs
     if registry.about(arguments.agent).data == "offline":
         warnings.warn(
-            f"{arguments.agent} is made to learn from data, and has only what its agents do themselves here: several "
-            "agents take no data yet.",
+            f"{arguments.agent} is made to learn from data. Several agents take none yet, so it learns from its own "
+            "steps alone.",
             stacklevel=2,
         )
     agent = with_addons(registry.make(arguments.agent, settings, find_torso(arguments)), arguments.normalize or ())

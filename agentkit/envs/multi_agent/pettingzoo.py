@@ -298,7 +298,8 @@ class ParallelEnvironment(PettingZooEnvironment):
                 elif reward:
                     raise SpecError(
                         f"rewards: expected none of an agent that is away, found {reward:g}. Give its last one at the "
-                        "step at which it ends. An end that is told of at two steps in a row is one end."
+                        "step at which it ends, and a team's reward to those in `agents`. Ends reported at two steps "
+                        "in a row count as one."
                     )
         self._told = {agent_id for agent_id in self._gone if parts.tell_end(self._agents[agent_id].own_id)}
         self._to_act = tuple(agent_id for agent_id, timestep in given.items() if not timestep.last())

@@ -124,6 +124,8 @@ def explain(error: Exception, environment: Any) -> SpecError | None:
     where = traceback.extract_tb(error.__traceback__)[-1]
     if "/pettingzoo/utils/" not in where.filename.replace("\\", "/"):
         return None
+    while hasattr(environment, "aec_env"):  # Turned into a parallel one.
+        environment = environment.aec_env
     for name in ("_cumulative_rewards", "terminations", "truncations", "infos", "rewards"):
         kept = getattr(environment, name, None)
         if not isinstance(kept, Mapping):

@@ -47,7 +47,6 @@ from agentkit.experiment.training.training_loop import Training
 from agentkit.learning import LearnerCallbacks
 from agentkit.multi_agent_loop import MultiAgentLoop
 from agentkit.replay import InProcessReplay, Replay, with_room
-from agentkit.specs import EnvironmentSpec
 from agentkit.types import AgentId
 
 
@@ -161,7 +160,10 @@ def check_policies(config: MultiAgentConfig) -> tuple[dict[AgentId, str], list[T
         ConfigError: nobody plays by a policy, or settings contradict each other.
         StepTimeoutError: the environment hangs while it is made.
     """
-    agent_specs = _look_at_specs(config)
+    with contextlib.ExitStack() as stack:
+        watch = stack.enter_context(StepWatch(given.name_of(config.environment), config.step_timeout, beside=True))
+        environment = watch.make(functools.partial(config.make_environment, config.seed))
+        agent_specs = stack.enter_context(contextlib.closing(environment)).agent_specs()
     plays = who_plays(config, agent_specs)
     trained, players = make_policies(config, plays, agent_specs)
     if config.on_device:
@@ -170,25 +172,6 @@ def check_policies(config: MultiAgentConfig) -> tuple[dict[AgentId, str], list[T
     if config.opponents:
         check_pool(trained)
     return plays, trained, players
-
-
-def foresee_short_runs(config: MultiAgentConfig) -> list[str]:
-    """Returns `parts.short_runs_of` a run in another process, from a look at the environment.
-
-    Where it cannot be made, or does not suit, there are no lines: the run itself says why.
-    """
-    try:
-        return short_runs_of(config, who_plays(config, _look_at_specs(config)))
-    except Exception:  # An environment may raise anything.
-        return []
-
-
-def _look_at_specs(config: MultiAgentConfig) -> Mapping[AgentId, EnvironmentSpec]:
-    with contextlib.ExitStack() as stack:
-        watch = stack.enter_context(StepWatch(given.name_of(config.environment), config.step_timeout, beside=True))
-        environment = watch.make(functools.partial(config.make_environment, config.seed))
-        specs: Mapping[AgentId, EnvironmentSpec] = stack.enter_context(contextlib.closing(environment)).agent_specs()
-        return specs
 
 
 def _open_replay(

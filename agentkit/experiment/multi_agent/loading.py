@@ -180,9 +180,17 @@ def load_player(frozen: Frozen | str, spec: EnvironmentSpec, imports: Sequence[s
     return Player(loaded.environment_spec, CompiledPolicy(loaded.acting), store, loaded)
 
 
-def _load_frozen(frozen: Frozen, imports: Sequence[str]) -> LoadedPolicy | None:
-    """Returns the policy that is named, and none of those beside it; None for a run's policy that is chance."""
+def _load_frozen(frozen: Frozen, imports: Sequence[str], since: tuple[Frozen, ...] = ()) -> LoadedPolicy | None:
+    """Returns the policy that is named, and none of those beside it; None for a run's policy that is chance.
+
+    Args:
+        frozen: what names it.
+        imports: packages whose code the runs may name.
+        since: the frozen policies that led here, each in the run of the one before.
+    """
     run, checkpoint = frozen.run, frozen.checkpoint
+    if frozen in since:
+        raise ConfigError(f"{run}: its policy {frozen.policy!r} is frozen, and in the end is said to be itself.")
     if is_policy_file(run) or not is_of_several_agents(run):
         if frozen.policy is not None:
             what = "a policy file, which has one policy" if is_policy_file(run) else "a run of one agent"
@@ -194,7 +202,7 @@ def _load_frozen(frozen: Frozen, imports: Sequence[str]) -> LoadedPolicy | None:
     if isinstance(policy := policies[wanted], Agent):
         return _load_trained(config, run, wanted, checkpoint)
     kept = find_kept(run, wanted, policy)
-    return None if isinstance(kept, str) else _load_frozen(kept, imports)
+    return None if isinstance(kept, str) else _load_frozen(kept, imports, (*since, frozen))
 
 
 def _choose_policy(run: Any, policy: str | None, known: Collection[str]) -> str:

@@ -20,6 +20,7 @@ from agentkit.experiment.multi_agent.players import Player, Trained, make_traine
 from agentkit.experiment.runs.logs import RunLogs, learner_row
 from agentkit.experiment.training.devices import describe_devices
 from agentkit.experiment.training.hooks import Hooks
+from agentkit.files import refusing_unwritable
 from agentkit.specs import EnvironmentSpec
 from agentkit.types import AgentId, TableInfo
 
@@ -79,7 +80,7 @@ def keep_frozen(config: MultiAgentConfig, players: Mapping[str, Player]) -> None
         players: of all policies, by id, as they were read for this run.
 
     Raises:
-        ConfigError: no file can hold one of them.
+        ConfigError: the folder cannot be written.
     """
     run = config.run_directory
     if run is None or not isinstance(config.policies, Mapping):
@@ -88,10 +89,17 @@ def keep_frozen(config: MultiAgentConfig, players: Mapping[str, Player]) -> None
         loaded = players[policy_id].loaded
         if not isinstance(policy, Frozen) or loaded is None or find_kept(run, policy_id, policy) is not policy:
             continue
-        try:
-            loaded.save(frozen_file(run, policy_id))
-        except ConfigError as error:
-            raise ConfigError(f"policies[{policy_id!r}] cannot be kept in the run folder. {error}") from error
+        kept = frozen_file(run, policy_id)
+        with refusing_unwritable(kept):
+            try:
+                loaded.save(kept)
+            except ConfigError as error:  # No file can hold it, such as an own learner's.
+                warnings.warn(
+                    f"policies[{policy_id!r}] cannot be kept in the run folder, and is what {policy.run} has at each "
+                    f"start: {error}",
+                    stacklevel=2,
+                )
+                continue
         if (pathlib.Path(run) / "config.json").is_file():
             warnings.warn(
                 f"policies[{policy_id!r}]: {run} had not kept this policy when it began. It goes on against what "

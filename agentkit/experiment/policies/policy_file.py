@@ -73,6 +73,8 @@ def write_policy(
         arrays[_HEADER] = np.frombuffer(json.dumps(header).encode(), np.uint8)
         with open_new(temporary) as opened:
             np.savez(opened, **arrays, **(extra or {}))  # type: ignore[arg-type]
+            opened.flush()
+            os.fsync(opened.fileno())
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -16,7 +16,6 @@ from typing import NamedTuple, Protocol, final
 from agentkit.errors import AgentkitError, ConfigError, unknown_name
 from agentkit.experiment.checks.short_runs import warnings_of
 from agentkit.experiment.config.experiment_config import ExperimentConfig
-from agentkit.experiment.multi_agent.build import foresee_short_runs
 from agentkit.experiment.multi_agent.config import MultiAgentConfig
 from agentkit.experiment.multi_agent.judging.evaluation import RETURN_OF
 from agentkit.experiment.sweeps.jobs import FAILED as JOB_FAILED
@@ -264,11 +263,9 @@ class _Sweep:
 
     def _tell_of_short_runs(self, number: int, experiment: ExperimentConfig | MultiAgentConfig) -> None:
         """Says what will not happen in a trial's runs, since they are short; once where it is the same in others."""
-        if isinstance(experiment, ExperimentConfig):
-            foreseen = warnings_of(experiment)
-        else:
-            foreseen = foresee_short_runs(experiment)
-        new = [line for line in foreseen if line not in self._said]
+        if not isinstance(experiment, ExperimentConfig):  # How many agents there are would take an environment.
+            return
+        new = [line for line in warnings_of(experiment) if line not in self._said]
         self._said.update(new)
         for line in new:
             self._watcher.message(f"trial {number}: {line}")

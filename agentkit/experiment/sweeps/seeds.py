@@ -17,7 +17,6 @@ from agentkit.errors import AgentkitError, ConfigError, says_what_was_meant
 from agentkit.experiment.checks.short_runs import warnings_of
 from agentkit.experiment.config import callback_record
 from agentkit.experiment.config.experiment_config import ExperimentConfig
-from agentkit.experiment.multi_agent.build import foresee_short_runs
 from agentkit.experiment.multi_agent.config import MultiAgentConfig, multi_agent_from_record
 from agentkit.experiment.runs.config_json import check_run_directory, damaged, experiment_from_record
 from agentkit.experiment.runs.lock import run_lock
@@ -233,12 +232,9 @@ def _run_group(
         RunsTable(quiet=not experiment.progress) as table,
         JobsTogether(stop) if together else JobProcesses(threads) as processes,
     ):
-        if isinstance(experiment, ExperimentConfig):
-            short = warnings_of(experiment)
-        else:
-            short = foresee_short_runs(experiment)
-        for line in short:
-            table.message(line)
+        if isinstance(experiment, ExperimentConfig):  # How many agents there are would take an environment, made here.
+            for line in warnings_of(experiment):
+                table.message(line)
         view = _View(jobs, table)
         while (waiting and not stop.requested) or processes.running:
             if stop.requested:
