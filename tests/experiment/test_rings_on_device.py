@@ -201,4 +201,8 @@ def test_a_prioritized_replay_grows_with_the_run_and_keeps_its_tree(tmp_path):
         if i:
             held.restore_replay(tmp_path)
         held.contents["replay"](tmp_path / "replay")
+        if not i:  # As earlier versions saved it: with sums of a tree that nothing is under.
+            saved = dict(np.load(tmp_path / "replay" / "arrays.npz"))
+            saved["1"] = np.pad(saved["1"], (0, 900))
+            np.savez(tmp_path / "replay" / "arrays.npz", **saved)
         assert_equal(list(chunks.state.store.ring.marks.tree), filled)

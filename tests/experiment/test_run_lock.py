@@ -84,8 +84,9 @@ def test_a_program_on_a_host_whose_locks_do_not_reach_here_is_found_by_its_board
         plan = agentkit.MultiAgentConfig(plan.agent, "agentkit:tic_tac_toe", 20, "shared", run_directory=tmp_path)
     write_config(plan, tmp_path, launch={})
     before = (tmp_path / "config.json").read_bytes()
-    with RunStore("secret") as store:
-        write_address_file(tmp_path, store.address, "secret")
+    secret = "0123456789abcdef0123456789abcdef"
+    with RunStore(secret) as store:
+        write_address_file(tmp_path, store.address, secret)
         with pytest.raises(ConfigError, match=f"A program runs in {tmp_path} now .*Stop it first"):
             agentkit.launch(plan, resume=True)
     assert (tmp_path / "config.json").read_bytes() == before

@@ -11,6 +11,7 @@ from agentkit.agents import dqn
 from agentkit.cli import main
 from agentkit.errors import AgentkitError, CheckpointError, ConfigError, UnknownNameError
 from agentkit.experiment.local import started
+from agentkit.experiment.multi_agent.build import check_policies
 from agentkit.experiment.multi_agent.judging.tournament import elo_of
 from agentkit.experiment.multi_agent.pools import Earlier, chances, score_of
 from agentkit.learning import Linear
@@ -18,6 +19,16 @@ from tests.experiment.perfect_player import free, losing_lines, perfect_moves, p
 from tests.experiment.test_multi_agent import DQN, assert_equal, config, saved
 
 POOL = agentkit.Pool("prioritized", period=20, size=3, share=0.9)
+
+
+@pytest.mark.parametrize(("pool", "expected"), [(None, 1 / 2), (agentkit.Pool(share=1.0), 1 / 4)])
+def test_a_policy_learns_from_its_share_of_actions(tmp_path, pool, expected):
+    """Two of four agents learn; with opponents from a pool one of the two does in each episode."""
+    who = {f"agent_{i}": "learner" if i < 2 else "chance" for i in range(4)}
+    policies = {"learner": DQN, "chance": "random"}
+    plan = config(tmp_path, policies, who, environment="agentkit:come_and_go", opponents=pool)
+    (trained,) = check_policies(plan)[1]
+    assert trained.learned_share == expected
 
 
 def test_opponents_are_drawn_as_the_papers_say():

@@ -17,7 +17,7 @@ from agentkit.agents.common.agent import Agent
 from agentkit.core import Adder, Parameters
 from agentkit.errors import ConfigError
 from agentkit.experiment.checks.agent_fits import check_fit, check_memory
-from agentkit.experiment.multi_agent.config import MultiAgentConfig
+from agentkit.experiment.multi_agent.config import MultiAgentConfig, policies_of
 from agentkit.experiment.policies.agent_parts import AgentParts, find_policy
 from agentkit.experiment.policies.loaded_policy import LoadedPolicy
 from agentkit.experiment.policies.own_actor import seed_of
@@ -164,5 +164,6 @@ def make_trained(
         raise type(error)(f"policies[{policy_id!r}]: {error}") from error
     share = len(agent_ids) / len(plays)
     if config.opponents is not None:
-        share *= config.opponents.learning_share(len(plays))
+        policies = policies_of(config, plays)
+        share *= config.opponents.learning_share(sum(isinstance(policies[other], Agent) for other in plays.values()))
     return Trained(policy_id, agent_ids, agent, spec, parts, share)

@@ -201,9 +201,12 @@ def _read_replay(folder: pathlib.Path, store: Store) -> Store:
         raise CheckpointError(f"No readable replay in {folder}: {error}. Restore another one.") from error
     leaves, structure = jax.tree.flatten(store.items())
     found = [saved.get(str(i), np.zeros(0)) for i in range(len(saved))]
-    lengths = [len(saved.get(str(i), ())) for i in range(len(leaves))]
-    _check_form([_first_rows(*each) for each in zip(leaves, lengths, strict=True)], found)
     del saved
+    for i, (rows, leaf) in enumerate(zip(found, leaves, strict=False)):
+        if not rows[len(leaf) :].any():  # Earlier versions saved sums of a tree that nothing was under.
+            found[i] = rows[: len(leaf)]
+    lengths = [len(rows) for rows in found] + [0] * max(len(leaves) - len(found), 0)
+    _check_form([_first_rows(*each) for each in zip(leaves, lengths, strict=False)], found)
     return store.with_items(jax.tree.unflatten(structure, [_filled(leaf, found.pop(0)) for leaf in leaves]))
 
 

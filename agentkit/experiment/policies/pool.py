@@ -45,5 +45,5 @@ class Pool(metaclass=SaysWhatWasMeant):
             raise unknown_name("choose", str(self.choose), get_args(Choose))
 
     def learning_share(self, num_agents: int) -> float:
-        """Returns the share of episodes in which one of so many agents learns, and plays by no earlier parameters."""
+        """Returns the share of episodes in which one of so many that learn does so, and plays by the newest."""
         return 1.0 - self.share + self.share / num_agents

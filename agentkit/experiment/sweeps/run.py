@@ -123,7 +123,7 @@ def run_sweep(
         MissingExtraError: the method is "tpe" and Optuna is not installed.
     """
     if plan.on_device:
-        _check_on_device(plan, jobs)
+        check_on_device(plan, jobs)
     folder = SweepFolder(pathlib.Path(directory))
     suggester = make_suggester(plan, folder)
     threads = share_of_threads(jobs)
@@ -140,9 +140,19 @@ def run_sweep(
     return SweepResult(records, plan.total(), interrupted)
 
 
-def _check_on_device(plan: SweepPlan, jobs: int) -> None:
-    """Refuses runs that cannot train together on the device; all are looked at, before there is a folder."""
-    trials = [plan.make_experiment(parameters) for parameters in plan.trials()]
+def check_on_device(plan: SweepPlan, jobs: int) -> None:
+    """Refuses runs that cannot train together on the device; all are looked at, before there is a folder.
+
+    Trials whose settings are impossible together do not run at all, there as elsewhere.
+    """
+    trials, impossible = [], None
+    for parameters in plan.trials():
+        try:
+            trials.append(plan.make_experiment(parameters))
+        except AgentkitError as error:
+            impossible = error
+    if impossible is not None and not trials:
+        raise impossible
     of_one_agent = [experiment for experiment in trials if isinstance(experiment, ExperimentConfig)]
     if len(of_one_agent) < len(trials):
         raise ConfigError("on_device: runs of several agents have a program each. Leave it out of the SweepPlan.")

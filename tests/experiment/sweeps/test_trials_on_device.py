@@ -4,6 +4,7 @@ import pytest
 
 from agentkit.errors import ConfigError
 from agentkit.experiment.sweeps import Choice, SweepPlan, run_sweep
+from agentkit.experiment.sweeps.run import check_on_device
 from tests.experiment.test_populations import plan_of_trial
 
 FOUR = {"learning_rate": Choice((1e-3, 1e-2)), "target_update_period": Choice((5, 50))}
@@ -38,3 +39,19 @@ def test_devices_share_all_runs_of_a_sweep(tmp_path, devices, message):
 )
 def test_each_trial_is_looked_at(tmp_path, space, message):
     assert message in refusal(tmp_path, space)
+
+
+def test_a_trial_whose_settings_are_impossible_together_refuses_no_other(tmp_path):
+    """It ends as a failed trial, as everywhere."""
+
+    def make_experiment(parameters):
+        if parameters["learning_rate"] in impossible:
+            raise ConfigError("impossible together")
+        return plan_of_trial({"batch_size": 12, "learning_rate": parameters["learning_rate"]})
+
+    plan = SweepPlan({"learning_rate": Choice((1e-3, 1e-2))}, make_experiment, "grid", on_device=True)
+    impossible = (1e-2,)
+    check_on_device(plan, 1)
+    impossible = (1e-3, 1e-2)
+    with pytest.raises(ConfigError, match="impossible together"):
+        check_on_device(plan, 1)
