@@ -315,10 +315,12 @@ def _check_reachable(address: str, endpoint: Mapping[str, Any]) -> None:
 
 
 def _find_address(store: RunStoreClient, key: str) -> str | None:
-    """Returns where the server is now: it may come back on another machine, or at another port."""
-    with contextlib.suppress(RunStoreError):  # It is away, or was started again and has not heard of the server yet.
-        return str(store.get(key, timeout=0.0)["value"]["address"])
-    return None
+    """Returns where the server is now: it may come back on another machine, or at another port.
+
+    None while the store is away, too, or was started again and has not heard of the server yet.
+    """
+    found = store.peek(key)
+    return None if found is None else str(found["value"]["address"])
 
 
 def is_served(endpoint: Mapping[str, Any]) -> bool:
