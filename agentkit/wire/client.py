@@ -23,7 +23,7 @@ SILENT_SECONDS = 10.0
 """A connection whose other end has been silent for this long (a vanished host, a stopped process) is given up."""
 
 LOOK_SECONDS = 5.0
-"""How often a client whose server is away asks where it is now."""
+"""How often a client whose server is away asks where it is now; the first time before its patience ends."""
 
 _SLICE_SECONDS = 0.1
 """How often one who waits looks whether the client was closed."""
@@ -94,7 +94,7 @@ class Client:
         self._met = 0.0  # When a connection was made last.
         self._reconnect_at = math.inf
         self._away_since = time.monotonic()
-        self._look_at = self._away_since + LOOK_SECONDS
+        self._look_at = self._away_since + self._look_seconds()
         context: zmq.SyncContext = zmq.Context.instance()  # Of this process, also after a fork.
         self._socket: zmq.SyncSocket = context.socket(zmq.DEALER)
         self._socket.routing_id = secrets.token_hex(8).encode()  # The same over each connection.
@@ -257,7 +257,7 @@ class Client:
             self._unsent = list(self._waiting)
         if self._connected != is_made:
             self._connected = is_made
-            self._away_since, self._look_at = now, now + LOOK_SECONDS
+            self._away_since, self._look_at = now, now + self._look_seconds()
 
     def _reconnect(self, address: str) -> None:
         """Connects where libzmq does not do so again: it gives up for good who does not speak its protocol."""
@@ -270,6 +270,10 @@ class Client:
             self._socket.connect(self.address)
         else:
             self.address = address
+
+    def _look_seconds(self) -> float:
+        """Returns after how long an absence to look for the server: before patience ends, it may have moved."""
+        return min(LOOK_SECONDS, self.patience / 2)
 
     def _look_for_server(self, find_address: Callable[[], str | None]) -> None:
         """Connects to where the server is now, unless it has come back meanwhile to where it was."""
