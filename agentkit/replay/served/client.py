@@ -328,8 +328,11 @@ class ServedSampler(base.Sampler):
         if self._lock.acquire(blocking=False):
             try:
                 if not self._wire.closed:
-                    with contextlib.suppress(WireClosedError, WireTimeoutError, RefusedError):
-                        self._wire.ask({"do": "cancel", "sampler": self._name}, 1.0)
+                    with contextlib.suppress(errors.AgentkitError):
+                        self._receive(0.0)  # Hears whether the server is there.
+                    if self._wire.connected:
+                        with contextlib.suppress(WireClosedError, WireTimeoutError, RefusedError):
+                            self._wire.ask({"do": "cancel", "sampler": self._name}, 1.0)
             finally:
                 self._lock.release()
         self.abandon()

@@ -322,6 +322,24 @@ def test_batches_that_are_lost_with_a_connection_come_again_and_are_not_drawn_ag
     replay.close()
 
 
+def test_a_sampler_that_is_left_keeps_batches_for_a_minute_and_waits_for_no_absent_server(hosts):
+    host = hosts(pair_table())
+    replay = host.connect(default_timeout=LONG, draw_ahead=True)
+    write_pairs(replay.writer(1), "pairs", [1])
+    sampler = replay.sampler("pairs", 1)
+    next(sampler)
+    host.stop()
+    assert host.server._given
+    host.server._sweep(time.monotonic() + 70.0)
+    assert not host.server._given
+    host.server.close()
+    time.sleep(0.2)  # Nobody has told the sampler yet that the server is gone.
+    started = time.monotonic()
+    sampler.close()
+    assert time.monotonic() - started < 0.5
+    replay.close()
+
+
 def test_an_absent_server_is_said_to_be_away_and_found_again(hosts):
     host = hosts(pair_table())
     replay = host.connect(default_timeout=LONG)
