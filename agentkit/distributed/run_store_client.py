@@ -127,6 +127,12 @@ class RunStoreClient:
                 return None
             pause = min(1.5 * pause, LONGEST_PAUSE)
 
+    def peek(self, key: str, seconds: float = 0.2) -> Any:
+        """Returns a value; None if nobody has put it, or the run store does not answer within `seconds`."""
+        with contextlib.suppress(RefusedError, WireClosedError, WireTimeoutError):
+            return from_body(self._client.ask(to_body({"do": "get", "key": key}), seconds))
+        return None
+
     def put(self, key: str, value: Any) -> None:
         """Sets a value; raises RunStoreError if the run store is gone."""
         self._ask({"do": "put", "key": key, "value": value}, self._timeout)

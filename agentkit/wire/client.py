@@ -8,7 +8,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import zmq
@@ -23,7 +23,7 @@ SILENT_SECONDS = 10.0
 """A connection whose other end has been silent for this long (a vanished host, a stopped process) is given up."""
 
 LOOK_SECONDS = 5.0
-"""How often a client whose server is away asks where it is now."""
+"""How often a client whose server is away asks where it is now; the first time before its patience ends."""
 
 _SLICE_SECONDS = 0.1
 """How often one who waits looks whether the client was closed."""
@@ -68,7 +68,8 @@ class Client:
         address: as `Server.address` has it.
         keys: the run's; needed for tcp.
         patience: seconds for which the server may be away before `receive` says so.
-        find_address: where the server is now, None for unknown: it may come back elsewhere.
+        find_address: where the server is now, None for unknown: it may come back elsewhere. Everyone who uses this
+            client waits for it, so it returns soon.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class Client:
         self._met = 0.0  # When a connection was made last.
         self._reconnect_at = math.inf
         self._away_since = time.monotonic()
-        self._look_at = self._away_since + LOOK_SECONDS
+        self._look_at = self._away_since + self._look_seconds()
         context: zmq.SyncContext = zmq.Context.instance()  # Of this process, also after a fork.
         self._socket: zmq.SyncSocket = context.socket(zmq.DEALER)
         self._socket.routing_id = secrets.token_hex(8).encode()  # The same over each connection.
@@ -154,7 +155,7 @@ class Client:
             WireClosedError: the server is away for `patience` seconds, or this client was closed.
         """
         deadline = time.monotonic() + timeout
-        with self._lock:
+        with self._locked(timeout):
             self._check_open()
             self._follow()
             self._num_failed = 0  # What came before was not seen promptly.
@@ -170,6 +171,15 @@ class Client:
             if not self._connected:
                 raise self._away(timeout)
             raise WireTimeoutError(f"The server at {self.address} gave no answer within {timeout:g} s.")
+
+    @contextlib.contextmanager
+    def _locked(self, timeout: float) -> Iterator[None]:
+        if not self._lock.acquire(timeout=min(max(timeout, 0.0), threading.TIMEOUT_MAX)):
+            raise WireTimeoutError(f"Another thread has waited for {self.address} for {timeout:g} s.")
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def send(self, body: Nest) -> int:
         """Sends a request, at once or as soon as the server is there; returns its number."""
@@ -247,19 +257,32 @@ class Client:
             self._unsent = list(self._waiting)
         if self._connected != is_made:
             self._connected = is_made
-            self._away_since, self._look_at = now, now + LOOK_SECONDS
+            self._away_since, self._look_at = now, now + self._look_seconds()
 
     def _reconnect(self, address: str) -> None:
         """Connects where libzmq does not do so again: it gives up for good who does not speak its protocol."""
         self._reconnect_at = math.inf
         with contextlib.suppress(zmq.ZMQError):
             self._socket.disconnect(self.address)
-        self.address = address
-        self._socket.connect(address)
+        try:
+            self._socket.connect(address)
+        except zmq.ZMQError:  # It is none that this machine can connect to: who was there may come back.
+            self._socket.connect(self.address)
+        else:
+            self.address = address
+
+    def _look_seconds(self) -> float:
+        """Returns after how long an absence to look for the server: before patience ends, it may have moved."""
+        return min(LOOK_SECONDS, self.patience / 2)
 
     def _look_for_server(self, find_address: Callable[[], str | None]) -> None:
+        """Connects to where the server is now, unless it has come back meanwhile to where it was."""
+        self._follow()
+        if self._connected:
+            return
         address = find_address()
-        if address is not None and address != self.address:
+        self._follow()
+        if not self._connected and address is not None and address != self.address:
             self._reconnect(address)
         self._look_at = time.monotonic() + LOOK_SECONDS
 

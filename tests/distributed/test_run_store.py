@@ -428,3 +428,28 @@ def test_an_address_that_cannot_be_is_refused_at_once():
         RunStoreClient("127.0.0.1:99999", RUN, timeout=60.0)
     with pytest.raises(ConfigError, match=r"cannot listen on 127\.0\.0\.1:99999"):
         RunStore(RUN, port=99999)
+
+
+def test_a_peek_is_short_though_the_store_is_away_and_others_wait_for_it(store):
+    reader = client(store)
+    assert reader.peek("key") is None
+    store.put("key", 3)
+    assert reader.peek("key", 5.0) == 3
+    store.close()
+    reader._client.patience = 5.0  # As if its host had vanished: for long nobody knows that it is away.
+
+    def put():
+        with contextlib.suppress(RunStoreError):  # After its own deadline, or as soon as the client is closed.
+            reader.put("key", 4)
+
+    waiting = threading.Thread(target=put)
+    for _ in range(2):  # Alone, and beside a thread that waits.
+        started = time.monotonic()
+        assert reader.peek("key") is None
+        assert time.monotonic() - started < 2.0
+        if not waiting.is_alive():
+            waiting.start()
+            time.sleep(0.2)
+    reader.close()
+    waiting.join(5.0)
+    assert not waiting.is_alive()

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import threading
 
 import pytest
@@ -90,6 +91,12 @@ def test_a_host_takes_no_key_that_strangers_know_or_guess(tmp_path, monkeypatch)
     path.write_text(RUN + "\n")
     assert external._read_secret(path, "eth0") == RUN
     monkeypatch.setattr(external.os, "getuid", lambda: path.stat().st_uid + 1)
+    assert external._read_secret(path, "eth0") == RUN, "on NFS what this process writes may be another user's"
+    path.write_text("run-7\n")
+    with pytest.raises(ConfigError, match=f"Remove {re.escape(str(path))}, and a new one is made.* found 5 "):
+        external._read_secret(path, "lo")
+    path.write_text(RUN)
+    monkeypatch.setattr(external, "_owner_of_new", lambda path: path.stat().st_uid + 1)
     assert external._read_secret(path, "lo") == RUN
     with pytest.raises(ConfigError, match="another user's"):
         external._read_secret(path, "eth0")

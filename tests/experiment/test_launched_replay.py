@@ -11,6 +11,8 @@ from agentkit.distributed import NodeContext, RunStore, RunStoreClient
 from agentkit.distributed.context import NodeId
 from agentkit.errors import ConfigError
 from agentkit.experiment.launching.nodes import replay as replay_node
+from agentkit.experiment.launching.nodes.actor import connect
+from agentkit.experiment.launching.nodes.learner_data import make_data
 from agentkit.replay import InProcessReplay
 from agentkit.replay.served import ServedReplay
 from agentkit.testing.replay import make_step, pair_table, wait_until, write_pairs
@@ -57,8 +59,11 @@ def test_an_actor_goes_on_with_a_server_that_comes_back_elsewhere(store, tmp_pat
 
 def test_a_server_that_listens_on_another_machine_alone_is_said_to(tmp_path):
     endpoint = {"node": "replay-0", "address": f"ipc://{tmp_path}/replay", "host": "another-machine"}
+    agent = SimpleNamespace(make_tables=lambda spec: [pair_table()], batch_plan=None)
     with pytest.raises(ConfigError, match=r"Replay is on another-machine, .* --listen"):
-        replay_node.connect_to_replay([pair_table()], endpoint, timeout=5.0, wait=0.0)
+        connect(None, [pair_table()], endpoint, contextlib.ExitStack())
+    with pytest.raises(ConfigError, match="Replay is on another-machine"):
+        make_data(agent, None, endpoint)
 
 
 def test_a_save_is_announced_with_the_time_that_its_size_asks_for(store, tmp_path):

@@ -146,6 +146,11 @@ def test_a_server_that_comes_back_elsewhere_is_found():
         data.reconnect()
         assert set(next_batch(data).sample.data.reward.tolist()) == {1.0}
         assert data.address == hosts[1].address
+        hosts[1].kill()
+        (hosts[1].folder / "replay").unlink()  # As a replay node that is started again does.
+        store.put("endpoint/replay-0", {"incarnation": 1, "value": {**there, "host": "another container's name"}})
+        data.reconnect()
+        assert not data.answers(), "it waits for a server that is away, whatever name its host has"
 
 
 @pytest.mark.reverb

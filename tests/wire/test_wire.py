@@ -227,12 +227,14 @@ def test_an_answer_goes_to_where_its_client_is_now(tmp_path, which):
         server = stack.enter_context(contextlib.closing(Server(private_address(tmp_path, "s"))))
         client = stack.enter_context(contextlib.closing(Client(server.address, patience=LONG)))
         number = client.send("question")
+        copies = []
         for attempt in range(2):
             if attempt:
                 client._connected = False
                 client._reconnect(client.address)
             assert wait_until(lambda: client.receive(0.05) is None and client.connected)
-        copies = list(iter(lambda: server.receive(1.0), None))
+            copies.append(server.receive(LONG))
+            assert copies[-1] is not None
         server.answer(copies[which], "answer")
         assert client.receive(LONG / 4) == (number, "answer")
 
@@ -310,6 +312,24 @@ def test_a_server_is_found_again_where_others_have_listened_meanwhile():
     assert client.ask("again", LONG) == "again"
     client.close()
     second.close()
+
+
+def test_a_look_for_a_server_cuts_off_none_that_has_come_back_meanwhile(tmp_path, monkeypatch):
+    """And an address that is none is not taken."""
+    monkeypatch.setattr("agentkit.wire.client.LOOK_SECONDS", 0.1)
+    tmp_path.chmod(0o700)
+    address, made, found = private_address(tmp_path, "s"), [], ["nonsense", private_address(tmp_path, "old")]
+
+    def find_address():
+        if len(found) == 1:
+            made.append(Echo(address))
+            time.sleep(0.5)  # The handshake is done by the time that the answer comes.
+        return found.pop(0) if found else None
+
+    with contextlib.closing(Client(address, patience=LONG, find_address=find_address)) as client:
+        assert client.ask("here", LONG / 4) == "here"
+        assert client.address == address and found == []
+    made[0].close()
 
 
 # Strangers ----------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import pathlib
 import queue
 import random
 import secrets
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -41,6 +42,7 @@ from agentkit.experiment.runs.lock import run_lock
 from agentkit.experiment.runs.loggers import check_for_processes, check_installed
 from agentkit.experiment.runs.logs import ProgramLog
 from agentkit.experiment.training.signals import StopOnSignal
+from agentkit.files import refusing_unwritable
 from agentkit.wire import check_secret
 
 ROLES = ("replay", "learner", "actor", "evaluator")
@@ -141,12 +143,22 @@ def _read_secret(path: pathlib.Path, listen: str) -> str | None:
     """Returns the secret in a run folder, so that others find a host that is started again; None if there is none."""
     if not path.is_file():
         return None
-    if listen != "lo" and path.stat().st_uid != os.getuid():
+    if listen != "lo" and path.stat().st_uid != _owner_of_new(path):
         raise ConfigError(
             f"{path} is another user's, who knows the key of all that would listen on {listen} here. Remove it, and a "
             "new one is made; or give a run id of your own (AGENTKIT_RUN_ID)."
         )
-    return path.read_text().strip()
+    found = path.read_text().strip()
+    try:
+        return check_secret(found) if found else None
+    except ConfigError as error:
+        raise ConfigError(f"Remove {path}, and a new one is made: the one there is too weak. {error}") from None
+
+
+def _owner_of_new(path: pathlib.Path) -> int:
+    """Returns whose a file is that is written beside another: NFS and CIFS may give it to somebody else than us."""
+    with refusing_unwritable(path), tempfile.NamedTemporaryFile(dir=path.parent) as written:
+        return os.stat(written.name).st_uid
 
 
 def _check_external(experiment: ExperimentConfig) -> tuple[dict[str, Any], pathlib.Path]:

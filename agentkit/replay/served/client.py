@@ -71,7 +71,6 @@ class ServedReplay(base.Replay):
     ):
         self.tables: Mapping[str, Table] = base.index_tables(tables)
         self.default_timeout = base.check_timeout(default_timeout, default_timeout)
-        self.address = address
         self._keys, self._find_address = keys, find_address
         self._draw_ahead = draw_ahead
         # Empty ones: they know what fits.
@@ -79,7 +78,7 @@ class ServedReplay(base.Replay):
         self._parts: weakref.WeakSet[ServedWriter | ServedSampler] = weakref.WeakSet()
         self._pusher: threading.Thread | None = None
         patience = base.check_timeout(connect_timeout, self.default_timeout)
-        self._wire = self._connect(patience)
+        self._wire = self._connect(address, patience)
         try:
             self._check_tables(json.loads(self._ask({"do": "tables"}, patience)))
         except BaseException:
@@ -87,8 +86,13 @@ class ServedReplay(base.Replay):
             raise
         self._wire.patience = 2.0
 
-    def _connect(self, patience: float = 2.0) -> Client:
-        return Client(self.address, self._keys, patience, self._find_address)
+    @property
+    def address(self) -> str:
+        """Returns where the server was found last."""
+        return self._wire.address
+
+    def _connect(self, address: str, patience: float = 2.0) -> Client:
+        return Client(address, self._keys, patience, self._find_address)
 
     def _check_tables(self, found: list[dict[str, Any]]) -> None:
         theirs = {fields["name"]: fields for fields in found}
@@ -106,7 +110,8 @@ class ServedReplay(base.Replay):
         """Makes a writer; see `Replay.writer`."""
         self._check_open()
         seconds = base.check_timeout(timeout, self.default_timeout)
-        writer = ServedWriter(self._model, self._connect(seconds), base.check_history(history), seconds, self._why_late)
+        history, wire = base.check_history(history), self._connect(self.address, seconds)
+        writer = ServedWriter(self._model, wire, history, seconds, self._why_late)
         self._parts.add(writer)
         if self._pusher is None:
             self._pusher = threading.Thread(target=_push, args=(weakref.ref(self),), name="push-blocks", daemon=True)
@@ -120,7 +125,7 @@ class ServedReplay(base.Replay):
         description.check_batch(batch_size)
         ahead = AHEAD if self._draw_ahead and not description.max_times_sampled else 1
         seconds = base.check_timeout(timeout, self.default_timeout)
-        sampler = ServedSampler(description, self._connect(), int(batch_size), seconds, ahead)
+        sampler = ServedSampler(description, self._connect(self.address), int(batch_size), seconds, ahead)
         self._parts.add(sampler)
         return sampler
 
@@ -323,8 +328,11 @@ class ServedSampler(base.Sampler):
         if self._lock.acquire(blocking=False):
             try:
                 if not self._wire.closed:
-                    with contextlib.suppress(WireClosedError, WireTimeoutError, RefusedError):
-                        self._wire.ask({"do": "cancel", "sampler": self._name}, 1.0)
+                    with contextlib.suppress(errors.AgentkitError):
+                        self._receive(0.0)  # Hears whether the server is there.
+                    if self._wire.connected:
+                        with contextlib.suppress(WireClosedError, WireTimeoutError, RefusedError):
+                            self._wire.ask({"do": "cancel", "sampler": self._name}, 1.0)
             finally:
                 self._lock.release()
         self.abandon()

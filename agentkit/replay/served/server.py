@@ -35,6 +35,9 @@ LAG_SECONDS = 0.02
 LEASE_SECONDS = 600.0
 """The steps of a writer that was not heard for this long are freed; it tells them again if it comes back."""
 
+GIVEN_SECONDS = 60.0
+"""How long a batch is kept for a sampler that has not said that it came, and may ask for it again."""
+
 MAX_TAKEN_IN = 64
 """Requests that are taken in between two pieces of work."""
 
@@ -229,7 +232,7 @@ class ReplayServer:
         for name, stream in list(self._streams.items()):
             if stream.due not in self._blocks.get(name, ()) and now - stream.heard > LEASE_SECONDS:
                 self._drop(name)
-        self._given = {key: given for key, given in self._given.items() if now - given[0] <= LEASE_SECONDS}
+        self._given = {key: given for key, given in self._given.items() if now - given[0] <= GIVEN_SECONDS}
         confirmed = self.replay.shared.confirmed
         for name in [name for name in self._streams if name in confirmed]:  # Behind those who are gone.
             confirmed[name] = confirmed.pop(name)

@@ -18,7 +18,7 @@ from agentkit.replay.served import ServedReplay, server, writer
 from agentkit.replay.served.client import AHEAD, UPDATES_UNDER_WAY
 from agentkit.testing.adder import AdderContract
 from agentkit.testing.replay import ReplayContract, make_step, pair_table, wait_until, write_pairs
-from agentkit.wire import Client, RefusedError, WireTimeoutError, derive_keys
+from agentkit.wire import Client, RefusedError, WireTimeoutError, derive_keys, private_address
 from tests.replay.served.pair import Host, Served
 
 LONG = 30.0
@@ -322,6 +322,24 @@ def test_batches_that_are_lost_with_a_connection_come_again_and_are_not_drawn_ag
     replay.close()
 
 
+def test_a_sampler_that_is_left_keeps_batches_for_a_minute_and_waits_for_no_absent_server(hosts):
+    host = hosts(pair_table())
+    replay = host.connect(default_timeout=LONG, draw_ahead=True)
+    write_pairs(replay.writer(1), "pairs", [1])
+    sampler = replay.sampler("pairs", 1)
+    next(sampler)
+    host.stop()
+    assert host.server._given
+    host.server._sweep(time.monotonic() + 70.0)
+    assert not host.server._given
+    host.server.close()
+    time.sleep(0.2)  # Nobody has told the sampler yet that the server is gone.
+    started = time.monotonic()
+    sampler.close()
+    assert time.monotonic() - started < 0.5
+    replay.close()
+
+
 def test_an_absent_server_is_said_to_be_away_and_found_again(hosts):
     host = hosts(pair_table())
     replay = host.connect(default_timeout=LONG)
@@ -342,6 +360,22 @@ def test_an_absent_server_is_said_to_be_away_and_found_again(hosts):
     host.start()
     write_pairs(one, "pairs", [2])
     assert next(sampler).sample.data.action.tolist() == [2]
+    replay.close()
+
+
+def test_what_is_made_after_a_move_connects_to_where_the_server_is(hosts):
+    """Also where nobody has asked anything meanwhile, so that nobody has noticed; a sampler waits for 2 s alone."""
+    host = hosts(pair_table())
+    replay = host.connect(default_timeout=LONG, find_address=lambda: host.address)
+    host.kill()
+    host.address = private_address(host.folder, "elsewhere")
+    host.start()
+    sampler = replay.sampler("pairs", 1)
+    assert not sampler.ready()
+    assert replay.info("pairs").size == 0 and replay.address == host.address
+    replay._find_address = lambda: None
+    write_pairs(replay.writer(1), "pairs", [1])
+    assert next(replay.sampler("pairs", 1)).sample.data.action.tolist() == [1]
     replay.close()
 
 

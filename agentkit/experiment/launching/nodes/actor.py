@@ -18,7 +18,7 @@ from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.config.run_config import RunConfig
 from agentkit.experiment.launching.nodes.inference import connect_to_inference
 from agentkit.experiment.launching.nodes.multi_agent_inference import RemoteLoop
-from agentkit.experiment.launching.nodes.replay import connect_to_replay, keep_alive
+from agentkit.experiment.launching.nodes.replay import check_reachable, connect_to_replay, keep_alive
 from agentkit.experiment.launching.sharing.callbacks import node_hooks
 from agentkit.experiment.launching.sharing.common import (
     KEEP_ALIVE_SECONDS,
@@ -110,6 +110,7 @@ def connect(
     context: NodeContext, tables: Sequence[Table], endpoint: Mapping[str, Any], stack: contextlib.ExitStack
 ) -> Replay:
     """Connects an actor to a replay node; the stack ends that."""
+    check_reachable(endpoint)
     server = connect_to_replay(tables, endpoint, timeout=OUTAGE_SECONDS, wait=120.0, store=context.store)
     stack.callback(server.close)  # Abandons what is unconfirmed, after the adders' close.
     return server

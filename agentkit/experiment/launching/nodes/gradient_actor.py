@@ -22,10 +22,9 @@ from agentkit.datasets import ReplayDataset
 from agentkit.distributed.context import NodeContext
 from agentkit.errors import ConfigError, ReplayClosedError
 from agentkit.experiment.config.experiment_config import ExperimentConfig
-from agentkit.experiment.launching.nodes.actor import close_on_stop, find_actor_index
-from agentkit.experiment.launching.nodes.replay import connect_to_replay
+from agentkit.experiment.launching.nodes.actor import close_on_stop, connect, find_actor_index
 from agentkit.experiment.launching.sharing.callbacks import node_hooks
-from agentkit.experiment.launching.sharing.common import OUTAGE_SECONDS, STATUS_SECONDS, watch_steps
+from agentkit.experiment.launching.sharing.common import STATUS_SECONDS, watch_steps
 from agentkit.experiment.launching.sharing.exploring import find_start
 from agentkit.experiment.launching.sharing.step_goal import StepGoal
 from agentkit.experiment.launching.sharing.transports import make_source
@@ -157,9 +156,7 @@ def gradient_node(
         assert update.gradient is not None
         gradient = jax.jit(update.gradient)
         tables = with_gradients(agent, queue_size).make_tables(spec)
-        server = stack.enter_context(
-            connect_to_replay(tables, replay, timeout=OUTAGE_SECONDS, wait=120.0, store=context.store)
-        )
+        server = connect(context, tables, replay, stack)
         writer = server.writer(history=1)
         tables = make_own_tables(experiment, spec, environment)
         local = stack.enter_context(InProcessReplay(tables, seed=seed, in_turns=True))

@@ -14,7 +14,7 @@ from agentkit.agents.common.agent import Agent
 from agentkit.datasets import ReplayDataset
 from agentkit.distributed.run_store_client import RunStoreClient, RunStoreError
 from agentkit.errors import ReplayClosedError, ReplayTimeoutError
-from agentkit.experiment.launching.nodes.replay import connect_to_replay, contents_name, keep_alive
+from agentkit.experiment.launching.nodes.replay import check_reachable, connect_to_replay, contents_name, keep_alive
 from agentkit.experiment.launching.sharing.common import KEEP_ALIVE_SECONDS
 from agentkit.experiment.launching.sharing.priorities import LargestPriorities
 from agentkit.replay import Replay
@@ -49,7 +49,8 @@ class ServerData:
             store: says where the server is when it has come back; needed for a served replay on another machine.
 
         Raises:
-            ReplayClosedError: the server does not answer.
+            ConfigError: the server is on another machine, and listens on that alone.
+            ReplayClosedError: it does not answer.
         """
         self._tables = agent.make_tables(spec)
         self._plan = agent.batch_plan
@@ -60,6 +61,7 @@ class ServerData:
         self.waited_seconds = 0.0
         self._keep_alive_at = 0.0
         self._largest: LargestPriorities | None = None
+        check_reachable(endpoint)
         # Decision 18: exact sampling would cost a round trip for each batch.
         self.replay = self._connect(wait=120.0)
         self._dataset: ReplayDataset | None = ReplayDataset(self.replay, self._plan, timeout=BATCH_SECONDS)

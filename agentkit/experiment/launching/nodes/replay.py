@@ -280,14 +280,12 @@ def connect_to_replay(
         store: says where a served replay is when it has come back; needed for one on another machine.
 
     Raises:
-        ConfigError: it is on another machine, and listens on that alone.
         ReplayClosedError: it does not answer, or it is Reverb's and its process has this one's PID and is another one.
     """
     address = str(endpoint["address"])
     if is_served(endpoint):
         from agentkit.replay.served import ServedReplay
 
-        _check_reachable(address, endpoint)
         keys = None if store is None else keys_at(address, store.run_id)
         find = None if store is None else functools.partial(_find_address, store, f"endpoint/{endpoint['node']}")
         return ServedReplay(
@@ -305,8 +303,17 @@ def connect_to_replay(
     return ReverbReplay(tables, address=address, default_timeout=timeout, connect_timeout=wait, draw_ahead=draw_ahead)
 
 
-def _check_reachable(address: str, endpoint: Mapping[str, Any]) -> None:
-    here, path = socket.gethostname(), address.removeprefix("ipc://")
+def check_reachable(endpoint: Mapping[str, Any]) -> None:
+    """Checks that a replay node's server can be reached from here, before the first connection to it.
+
+    Later it would say nothing: a node that is started again removes the server's file for a while, and containers of
+    one machine have names of their own.
+
+    Raises:
+        ConfigError: it is on another machine, and listens on that alone.
+    """
+    here, address = socket.gethostname(), str(endpoint["address"])
+    path = address.removeprefix("ipc://")
     if path != address and endpoint.get("host", here) != here and not os.path.exists(path):
         raise ConfigError(
             f"Replay is on {endpoint['host']}, this node is on {here}, and replay listens on its own machine alone. "
@@ -315,10 +322,12 @@ def _check_reachable(address: str, endpoint: Mapping[str, Any]) -> None:
 
 
 def _find_address(store: RunStoreClient, key: str) -> str | None:
-    """Returns where the server is now: it may come back on another machine, or at another port."""
-    with contextlib.suppress(RunStoreError):  # It is away, or was started again and has not heard of the server yet.
-        return str(store.get(key, timeout=0.0)["value"]["address"])
-    return None
+    """Returns where the server is now: it may come back on another machine, or at another port.
+
+    None while the store is away, too, or was started again and has not heard of the server yet.
+    """
+    found = store.peek(key)
+    return None if found is None else str(found["value"]["address"])
 
 
 def is_served(endpoint: Mapping[str, Any]) -> bool:
