@@ -52,16 +52,9 @@ def stop_at(return_above: float, return_of: str | None = None) -> StopAt:
 
 
 def _check_return_of(experiment: Any, agent_id: str | None) -> None:
-    if agent_id is None:
-        return
-    if not hasattr(experiment, "policies"):
-        raise _has_one_agent(agent_id)
-    if isinstance(experiment.policy_of, Mapping) and agent_id not in experiment.policy_of:
-        raise unknown_name("agent in return_of", agent_id, list(experiment.policy_of))
-
-
-def _has_one_agent(agent_id: str) -> ConfigError:
-    return ConfigError(f"return_of: {agent_id!r} is one of several agents, and this run has one. Leave it out.")
+    policy_of = getattr(experiment, "policy_of", None)  # A learner's node of several agents has an experiment of one.
+    if agent_id is not None and isinstance(policy_of, Mapping) and agent_id not in policy_of:
+        raise unknown_name("agent in return_of", agent_id, list(policy_of))
 
 
 def _find_return(record: dict[str, Any], agent_id: str | None) -> float:
@@ -75,7 +68,7 @@ def _find_return(record: dict[str, Any], agent_id: str | None) -> float:
         return float(record["episode_return"])
     agents = [name.removeprefix(_RETURN_OF) for name in record if name.startswith(_RETURN_OF)]
     if not agents:
-        raise _has_one_agent(agent_id)
+        raise ConfigError(f"return_of: {agent_id!r} is one of several agents, and this run has one. Leave it out.")
     if agent_id not in agents:
         raise unknown_name("agent in return_of", agent_id, agents)
     return float(record[_RETURN_OF + agent_id])

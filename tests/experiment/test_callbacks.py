@@ -244,8 +244,6 @@ def test_where_one_wins_what_another_loses_a_run_stops_by_the_return_of_one() ->
             answers(make(1, return_of="c"), rising)
         with pytest.raises(ConfigError, match="return_of: 'a' is one of several agents, and this run has one"):
             make(1, return_of="a").on_evaluation(None, {"episode_return": 0.0})
-        with pytest.raises(ConfigError, match="this run has one"):
-            make(1, return_of="a").check(make_experiment())
         plan = MultiAgentConfig(
             {"own": dqn.make_agent()}, "agentkit:tic_tac_toe", 9, policy_of=dict.fromkeys("ab", "own")
         )

@@ -77,8 +77,11 @@ def test_a_policy_that_no_file_can_hold_is_played_against_all_the_same(tmp_path,
 
     agentkit.run(config(tmp_path / "old", policy_of="each", num_steps=9))
     monkeypatch.setattr(LoadedPolicy, "save", save)
+    (tmp_path / "new").mkdir()
+    (kept := tmp_path / "new" / "frozen-old.npz").write_text("of another run")
     with pytest.warns(UserWarning, match=r"policies\['old'\] cannot be kept in the run folder, and is what .*old has"):
         agentkit.run(against(tmp_path / "new", agentkit.Frozen(tmp_path / "old", "second"), 9))
+    assert not kept.exists()
 
 
 def test_a_frozen_policy_that_is_said_to_be_itself_is_refused(tmp_path):
@@ -91,7 +94,7 @@ def test_a_frozen_policy_that_is_said_to_be_itself_is_refused(tmp_path):
     assert itself != record
     (tmp_path / "new" / "config.json").write_text(itself)
     (tmp_path / "new" / "frozen-old.npz").unlink()
-    with pytest.raises(ConfigError, match="its policy 'old' is frozen, and in the end is said to be itself"):
+    with pytest.raises(ConfigError, match="policy 'old' is a frozen one, which comes from this run again"):
         load_player(agentkit.Frozen(tmp_path / "new", "old"), TicTacToe().agent_specs()["second"])
 
 

@@ -14,6 +14,7 @@ import tree
 import agentkit
 from agentkit import checkpoint
 from agentkit.agents import dqn, ppo
+from agentkit.callbacks import stop_at, stop_when_flat
 from agentkit.cli import main
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment import LaunchConfig, read_multi_agent_config
@@ -23,6 +24,7 @@ from agentkit.experiment.multi_agent.build import check_policies
 from agentkit.experiment.multi_agent.learner_folders import find_policies, learner_folder, pools_folder
 from agentkit.experiment.multi_agent.pools import Earlier, Pools
 from agentkit.experiment.runs.resume_checks import ResumeError
+from agentkit.experiment.training.hooks import Hooks
 
 DQN = dqn.make_agent(dqn.Config(batch_size=16, min_replay_size=32, hidden_sizes=(16,), n_step=1, learning_rate=3e-3))
 LEARNER = dqn.make_agent(
@@ -136,6 +138,15 @@ def test_learners_of_runs_with_neighbouring_seeds_have_seeds_of_their_own():
         program = make_multi_agent_program(config(None, seed=seed), LaunchConfig(), trained)
         seeds += [program.nodes[f"learner-{number}"].args[0].seed for number in range(2)]
     assert len(set(seeds)) == 8 and seeds[::2] == [0, 1, 2, 2**31 - 1], "the first has the run's own"
+
+
+def test_a_learner_takes_the_callbacks_of_a_run_that_stops_by_one_agents_return():
+    """Its experiment is of one policy, and knows no agents; the evaluator's knows them."""
+    callbacks = [stop_at(1.0, return_of="agent_0"), stop_when_flat(3, return_of="agent_0")]
+    plan = config(None, callbacks=callbacks, evaluation_period=100)
+    program = make_multi_agent_program(plan, LaunchConfig(), check_policies(plan)[1])
+    for experiment in (plan, program.nodes["learner-0"].args[0]):
+        assert len(Hooks(experiment, "learner").callbacks) == 2
 
 
 @pytest.mark.full

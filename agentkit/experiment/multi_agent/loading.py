@@ -190,7 +190,10 @@ def _load_frozen(frozen: Frozen, imports: Sequence[str], since: tuple[Frozen, ..
     """
     run, checkpoint = frozen.run, frozen.checkpoint
     if frozen in since:
-        raise ConfigError(f"{run}: its policy {frozen.policy!r} is frozen, and in the end is said to be itself.")
+        raise ConfigError(
+            f"{run}: policy {frozen.policy!r} is a frozen one, which comes from this run again. Name a run that has "
+            "trained it."
+        )
     if is_policy_file(run) or not is_of_several_agents(run):
         if frozen.policy is not None:
             what = "a policy file, which has one policy" if is_policy_file(run) else "a run of one agent"

@@ -99,6 +99,7 @@ def keep_frozen(config: MultiAgentConfig, players: Mapping[str, Player]) -> None
                     f"start: {error}",
                     stacklevel=2,
                 )
+                kept.unlink(missing_ok=True)  # Of a run that was begun here before.
                 continue
         if (pathlib.Path(run) / "config.json").is_file():
             warnings.warn(

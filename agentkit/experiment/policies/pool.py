@@ -44,6 +44,6 @@ class Pool(metaclass=SaysWhatWasMeant):
         if self.choose not in get_args(Choose):
             raise unknown_name("choose", str(self.choose), get_args(Choose))
 
-    def learning_share(self, num_agents: int) -> float:
-        """Returns the share of episodes in which one of so many that learn does so, and plays by the newest."""
-        return 1.0 - self.share + self.share / num_agents
+    def learning_share(self, num_learning: int) -> float:
+        """Returns the share of episodes from which an agent learns, of so many that learn at all."""
+        return 1.0 - self.share + self.share / num_learning

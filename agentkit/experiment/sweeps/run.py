@@ -273,7 +273,7 @@ class _Sweep:
 
     def _tell_of_short_runs(self, number: int, experiment: ExperimentConfig | MultiAgentConfig) -> None:
         """Says what will not happen in a trial's runs, since they are short; once where it is the same in others."""
-        if not isinstance(experiment, ExperimentConfig):  # How many agents there are would take an environment.
+        if not isinstance(experiment, ExperimentConfig):  # To count the agents would take an environment.
             return
         new = [line for line in warnings_of(experiment) if line not in self._said]
         self._said.update(new)
@@ -347,6 +347,8 @@ class _Sweep:
 
     def _check_failures(self) -> None:
         states = [record.state for record in self._folder.records()]
+        if self._plan.on_device and (len(states) < self._plan.total() or BEGUN in states):
+            return  # All train at once, and those that are impossible end before any other.
         if states.count(FAILED) >= MAX_FAILURES and not {COMPLETE, PRUNED} & set(states):
             errors = [record.error for record in self._folder.records() if record.state == FAILED]
             raise ConfigError(

@@ -232,7 +232,7 @@ def _run_group(
         RunsTable(quiet=not experiment.progress) as table,
         JobsTogether(stop) if together else JobProcesses(threads) as processes,
     ):
-        if isinstance(experiment, ExperimentConfig):  # How many agents there are would take an environment, made here.
+        if isinstance(experiment, ExperimentConfig):  # To count several agents would take an environment.
             for line in warnings_of(experiment):
                 table.message(line)
         view = _View(jobs, table)

@@ -244,7 +244,8 @@ class ServedSampler(base.Sampler):
     """Draws batches from one table of a server; made by `ServedReplay.sampler`.
 
     Batches that were asked for and have not come when the timeout ends come to the next call. What was drawn and is
-    lost with a connection comes over the next one, without being drawn again; what is lost with its server is not.
+    lost with a connection comes over the next one, without being drawn again, for a minute at least; what is lost with
+    its server does not.
     """
 
     def __init__(self, table: Table, wire: Client, batch_size: int, timeout: float, ahead: int):

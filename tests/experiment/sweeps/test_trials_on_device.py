@@ -4,7 +4,9 @@ import pytest
 
 from agentkit.errors import ConfigError
 from agentkit.experiment.sweeps import Choice, SweepPlan, run_sweep
+from agentkit.experiment.sweeps import run as sweep
 from agentkit.experiment.sweeps.run import check_on_device
+from tests.experiment.sweeps.curves import Curves
 from tests.experiment.test_populations import plan_of_trial
 
 FOUR = {"learning_rate": Choice((1e-3, 1e-2)), "target_update_period": Choice((5, 50))}
@@ -55,3 +57,22 @@ def test_a_trial_whose_settings_are_impossible_together_refuses_no_other(tmp_pat
     impossible = (1e-3, 1e-2)
     with pytest.raises(ConfigError, match="impossible together"):
         check_on_device(plan, 1)
+
+
+def test_trials_that_can_train_do_so_behind_many_that_cannot(tmp_path, monkeypatch):
+    """All begin at once, so that nothing is complete when the impossible ones have failed."""
+
+    def make_experiment(parameters):
+        if parameters["learning_rate"] > 1e-3:
+            raise ConfigError("impossible together")
+        return plan_of_trial({"batch_size": 12, **parameters})
+
+    class Together(Curves):
+        def __init__(self, stop):
+            super().__init__(lambda experiment, steps: 0.0, [])
+
+    monkeypatch.setattr(sweep, "JobsTogether", Together)
+    values = Choice((1.0, 0.1, 0.01, 1e-3))
+    plan = SweepPlan({"learning_rate": values}, make_experiment, "grid", on_device=True, pruner="none")
+    result = run_sweep(plan, tmp_path / "sweep")
+    assert [record.state for record in result.trials] == ["failed"] * 3 + ["complete"]
