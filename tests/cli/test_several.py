@@ -174,7 +174,7 @@ def test_words_of_each_command_say_what_is_run(words, expected):
 
 def test_an_agent_that_is_made_for_data_is_warned_of():
     words = ["--env", "agentkit:tic_tac_toe", "--policies", "shared", "--steps", "2k"]
-    with pytest.warns(UserWarning, match="bc is made to learn from data, and has only what its agents do themselves"):
+    with pytest.warns(UserWarning, match=r"bc is made to learn from data\. Several agents take none yet, so it learns"):
         new_several(parse(["train", "bc", *words]), "train")
 
 
