@@ -20,7 +20,7 @@ from agentkit.errors import ConfigError
 from agentkit.experiment.runs.config_json import damaged
 from agentkit.experiment.runs.lock import LOCK_FILE, LockedError, run_lock
 from agentkit.experiment.sweeps.plan import SweepPlan
-from agentkit.experiment.sweeps.space import Parameters, draw, grid
+from agentkit.experiment.sweeps.space import Parameters
 from agentkit.files import check_links, lock, open_lock, read_json, refusing_unwritable
 
 BEGUN, COMPLETE, PRUNED, FAILED = "begun", "complete", "pruned", "failed"
@@ -81,18 +81,11 @@ class ListSuggester:
     """Proposes the points of a grid, or random ones: trial number k is always the same."""
 
     def __init__(self, plan: SweepPlan):
-        self._plan = plan
-        self._total = plan.total()
-        self._grid = list(grid(plan.space)) if plan.method == "grid" else None
+        self._trials = plan.trials()
 
     def propose(self, taken: set[int]) -> tuple[int, Parameters] | None:
         """See `Suggester`."""
-        number = next((number for number in range(self._total) if number not in taken), None)
-        if number is None:
-            return None
-        if self._grid is not None:
-            return number, self._grid[number]
-        return number, draw(self._plan.space, self._plan.seed, number)
+        return next(((number, trial) for number, trial in enumerate(self._trials) if number not in taken), None)
 
     def report(self, number: int, step: int, value: float) -> bool:
         """Gives nothing up."""
