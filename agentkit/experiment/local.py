@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from agentkit import checkpoint
+from agentkit.actors import ActorIndex
 from agentkit.callbacks import Callback
 from agentkit.counting import Counter
 from agentkit.datasets import ReplayDataset
@@ -45,7 +46,7 @@ from agentkit.experiment.runs.config_json import check_run_directory, read_confi
 from agentkit.experiment.runs.lock import run_lock
 from agentkit.experiment.runs.loggers import check_installed
 from agentkit.experiment.runs.logs import RunLogs, learner_row
-from agentkit.experiment.runs.resume_checks import ResumeError, begin, check_num_envs, prepare
+from agentkit.experiment.runs.resume_checks import ResumeError, begin, check_num_envs, prepare, refuse_launched
 from agentkit.experiment.training.devices import (
     FirstDevicePublisher,
     choose_dispatch,
@@ -131,6 +132,8 @@ def _run(experiment: ExperimentConfig | MultiAgentConfig, resume: bool, profile:
 def started(experiment: Any, resume: bool, profile: Profile | None = None) -> Iterator[tuple[Training, StopOnSignal]]:
     """Makes every part of a run, as `run` does, and closes them in the end."""
     if experiment.replay == "served":
+        if resume and experiment.run_directory is not None:
+            refuse_launched(pathlib.Path(experiment.run_directory))
         raise ConfigError(
             "replay: 'served' is the server of a program of many processes, agentkit.launch (agentkit launch). In one "
             "process the same tables are replay='in_process'."
@@ -174,7 +177,7 @@ def resume(
     callbacks: Iterable[Callback] | None = None,
     **changes: Any,
 ) -> Result:
-    """Resumes the run in a folder.
+    """Resumes the run in a folder; with ``replay="in_process"`` also a launched one, which goes on in one process.
 
     Args:
         run_directory: the folder.
@@ -182,6 +185,10 @@ def resume(
         callbacks: instead of the run's own, which are made again where this is None.
         **changes: see `read_config`: `imports`, or fields to replace, e.g. ``num_steps=200_000``.
     """
+    if changes.get("replay") == "in_process":
+        from agentkit.experiment.launching.switching import switch  # Loads programs of many processes.
+
+        switch(run_directory, "train")
     several = is_of_several_agents(run_directory)
     read = read_multi_agent_config if several else read_config
     experiment: ExperimentConfig | MultiAgentConfig = read(run_directory, **changes)
@@ -259,7 +266,8 @@ class ActAndLearn:
         Otherwise the unfinished episode is dropped and a new one begins.
         """
         self.counter.restore(state["counter"])
-        self.actor.restore(state["actor"])
+        if "actor" in state:  # Else it is of a launched run, whose actors are others.
+            self.actor.restore(state["actor"])
         if "loop" in state and not isinstance(self.loop, ReadyEnvironmentLoop):
             self.loop.restore(state["loop"], state["mid_episode"])
         else:  # Episodes that had not ended are dropped; their steps are not.
@@ -279,7 +287,12 @@ def _build(
     profile: Profile | None,
 ) -> Training:
     """Makes every part and takes a checkpoint back; the stack closes writer, iterator, server, logs, environment."""
-    environment, watch = _open_environment(experiment, stack, hooks)
+    seed, explored = experiment.seed, 0
+    if found is not None and found.state.get("launched"):
+        from agentkit.experiment.launching.switching import as_of_one_process  # Loads programs of many processes.
+
+        found, (seed, explored) = as_of_one_process(found, pathlib.Path(experiment.run_directory), seed, hooks)
+    environment, watch = _open_environment(experiment, stack, hooks, seed)
     experiment = experiment.for_batch(environment)
     if found is not None:
         check_num_envs(experiment, found)
@@ -301,10 +314,11 @@ def _build(
     for message in filter(None, (lacking, initial.message, *fill(replay, fillings), *short)):
         logs.message(message)
     dataset = stack.enter_context(contextlib.closing(ReplayDataset(replay, plan)))
-    learner_key, actor_key = jax.random.split(jax.random.PRNGKey(experiment.seed))
+    learner_key, actor_key = jax.random.split(jax.random.PRNGKey(seed))
     store, counter = VariableStore(), Counter()
     client = VariableClient(store)
-    actor = make_actor(environment, policy, actor_key, client, make_adder(environment, spec, [(agent, replay)]))
+    adder, index = make_adder(environment, spec, [(agent, replay)]), ActorIndex(num_steps=explored)
+    actor = make_actor(environment, policy, actor_key, client, adder, index)
     stack.enter_context(contextlib.closing(actor))
     if profile is not None:  # The one place that knows of timers: without a profile, nothing asks at a step for one.
         environment, actor, replay, dataset, logs = profile.time_parts(environment, actor, replay, dataset, logs)
@@ -328,9 +342,11 @@ def _build(
     return training
 
 
-def _open_environment(experiment: ExperimentConfig, stack: contextlib.ExitStack, hooks: Hooks) -> tuple[Any, StepWatch]:
+def _open_environment(
+    experiment: ExperimentConfig, stack: contextlib.ExitStack, hooks: Hooks, seed: int
+) -> tuple[Any, StepWatch]:
     watch = stack.enter_context(StepWatch(environment_name(experiment), experiment.step_timeout, beside=True))
-    environment = watch.make(lambda: hooks.wrap(experiment).make_training_environment(experiment.seed))
+    environment = watch.make(lambda: hooks.wrap(experiment).make_training_environment(seed))
     stack.enter_context(contextlib.closing(environment))
     return environment, watch
 

@@ -202,10 +202,13 @@ def changes_of_resumed(arguments: argparse.Namespace, is_group: bool = False) ->
     Raises:
         ConfigError: if there is no such run, or settings were given that are the run's own.
     """
+    replay = None if is_group or is_of_several(arguments.resume) else getattr(arguments, "replay", None)
+    if replay is not None:  # Of the other kind of run, launched or in one process.
+        arguments = argparse.Namespace(**{**vars(arguments), "replay": None})
     changes = changes_of_existing(arguments, "--resume")
     if not is_group:
         check_is_run(arguments.resume)
-    return changes
+    return changes if replay is None else {**changes, "replay": replay}
 
 
 def changes_of_existing(arguments: argparse.Namespace, option: str) -> dict[str, Any]:
@@ -222,7 +225,8 @@ def changes_of_existing(arguments: argparse.Namespace, option: str) -> dict[str,
         arguments,
         _OF_A_NEW_RUN,
         "Of a new run's options only --steps, the new total, --devices, --workers, --on-nan, --step-timeout, "
-        "--keep-best, --best-score, --keep-checkpoints, --stop-at-return and --import may be given.",
+        "--keep-best, --best-score, --keep-checkpoints, --stop-at-return and --import may be given, and --replay to go "
+        "on in one process with a launched run (in_process), or the other way round (served).",
         option,
     )
     changes = {name: getattr(arguments, name, None) for name in _CHANGEABLE}

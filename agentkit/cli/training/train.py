@@ -42,6 +42,10 @@ def train(arguments: argparse.Namespace) -> int:
         changes = changes_of_resumed(arguments)
         from agentkit import experiment
 
+        if changes.get("replay") == "in_process":
+            from agentkit.experiment.launching.switching import switch
+
+            switch(arguments.resume, "train")
         own = callbacks_for_resumed_run(arguments, arguments.resume, changes["imports"])
         plan = experiment.read_config(arguments.resume, progress=True, callbacks=own, **changes)
         return finish(_run(plan, arguments, resume=True), arguments.resume, "train", changes["imports"])

@@ -15,11 +15,11 @@ from typing import Any, final
 
 from agentkit import checkpoint
 from agentkit.callbacks import Callback
-from agentkit.distributed import Program, ProgramError, Supervisor, connect_to_run
+from agentkit.distributed import Program, ProgramError, Supervisor
 from agentkit.distributed.engine import Engine
 from agentkit.distributed.processes import ProcessEngine
 from agentkit.distributed.threads import ThreadEngine
-from agentkit.errors import AgentkitError, CheckpointError, ConfigError, says_what_was_meant
+from agentkit.errors import CheckpointError, ConfigError, says_what_was_meant
 from agentkit.experiment.checks.agent_fits import check_fit
 from agentkit.experiment.config import callback_record
 from agentkit.experiment.config.experiment_config import ExperimentConfig
@@ -32,6 +32,7 @@ from agentkit.experiment.launching.sharing.callbacks import restored_states, sto
 from agentkit.experiment.launching.sharing.common import find_spec
 from agentkit.experiment.launching.sharing.exploring import restored_values
 from agentkit.experiment.launching.sharing.transports import forget_parameters
+from agentkit.experiment.launching.switching import as_launched, refuse_second_supervisor, switch
 from agentkit.experiment.multi_agent.build import check_policies
 from agentkit.experiment.multi_agent.config import MultiAgentConfig, is_of_several_agents, read_multi_agent_config
 from agentkit.experiment.multi_agent.parts import NoPolicy
@@ -40,8 +41,8 @@ from agentkit.experiment.policies.result import Result
 from agentkit.experiment.runs.config_json import check_run_directory, read_config, read_record, write_config
 from agentkit.experiment.runs.lock import run_lock
 from agentkit.experiment.runs.loggers import check_for_processes, check_installed
-from agentkit.experiment.runs.logs import ProgramLog
-from agentkit.experiment.runs.resume_checks import ResumeError, check_code, check_command, check_same, command_of
+from agentkit.experiment.runs.logs import ProgramLog, drop_later_rows
+from agentkit.experiment.runs.resume_checks import ResumeError, check_code, check_command, check_same, command_of, other_way
 from agentkit.experiment.training.hooks import Hooks, with_callbacks
 from agentkit.experiment.training.initial_state import find_initial_state
 from agentkit.experiment.training.prior_data import refuse_prior_data
@@ -143,7 +144,7 @@ def _launch_several(
     check_installed(config)
     with run_lock(directory):
         if resume and directory is not None:
-            _refuse_second_supervisor(directory)
+            refuse_second_supervisor(directory)
         _, trained, players = check_policies(config)
         state = prepare_multi_agent(config, how, resume, trained, players)
         program = make_multi_agent_program(config, how, trained)
@@ -234,10 +235,10 @@ def run_program(
 def resume_launch(
     run_directory: str | pathlib.Path, *, callbacks: Iterable[Callback] | None = None, **changes: Any
 ) -> LaunchResult:
-    """Goes on with the launched run in a folder.
+    """Goes on with the launched run in a folder; with ``replay="served"`` also with one in one process.
 
     Args:
-        run_directory: the folder.
+        run_directory: the folder. Of a run in one process, each actor has as many environments as that.
         callbacks: instead of the run's own, which are made again where this is None.
         **changes: fields of `LaunchConfig` or `ExperimentConfig` to replace, e.g. ``num_actors=4``; and `imports`, see
             `read_config`. The folder may be a stranger's: a `ray_address`, and a `listen` other than "lo", must be
@@ -245,12 +246,14 @@ def resume_launch(
     """
     of_launch = {field.name for field in dataclasses.fields(LaunchConfig)} | {"on_status"}
     of_experiment = {name: changes.pop(name) for name in list(changes) if name not in of_launch}
+    if of_experiment.get("replay") == "served":
+        switch(run_directory, "launch")
     record = read_record(run_directory)
     saved = record.get("launch")
     if saved is None:
         raise ConfigError(
             f"The run {run_directory} was not launched. Go on with: agentkit {command_of(record)} --resume "
-            f"{quote(str(run_directory))}"
+            f"{quote(str(run_directory))}{other_way('launch', record)}"
         )
     several = is_of_several_agents(run_directory)
     read = read_multi_agent_config if several else read_config
@@ -298,28 +301,19 @@ def prepare_launch(experiment: ExperimentConfig, resume: bool, config: dict[str,
         return None
     found = None
     if resume:
-        _refuse_second_supervisor(directory)
+        refuse_second_supervisor(directory)
         try:
             check_command("launch", directory)
             found = checkpoint.read_latest(directory / "checkpoints")
             if found is not None:
                 check_same(experiment, found)
+                found = found._replace(state=as_launched(found.state))
+                drop_later_rows(directory, found.step)
         except CheckpointError as error:
             raise ResumeError(str(error)) from error
     check_code(experiment, directory)
     write_config(experiment, directory, launch=config)
     return found
-
-
-def _refuse_second_supervisor(directory: pathlib.Path) -> None:
-    """Finds a program on a host whose locks do not reach here, see `run_lock`."""
-    try:
-        connect_to_run(directory, timeout=1.0).close()
-    except AgentkitError:
-        return  # None is there, it was killed, or another run has its port now.
-    raise ConfigError(
-        f"A program runs in {directory} now (see: agentkit status {quote(str(directory))}). Stop it first."
-    )
 
 
 def _check_saved(status: dict[str, Any]) -> None:

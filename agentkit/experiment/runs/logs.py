@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import pathlib
+import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -75,6 +77,20 @@ def shows_progress(progress: bool | None) -> bool:
     if progress is not None:
         return progress
     return sys.stderr.isatty() or loggers.in_notebook()
+
+
+def drop_later_rows(directory: pathlib.Path, step: int) -> None:
+    """Drops what a launched run's nodes have logged of later steps, also of nodes that do not come back.
+
+    Args:
+        directory: the run folder.
+        step: that the run goes on from.
+    """
+    for path in (directory / "logs").glob("*-*"):
+        if re.fullmatch(r"(train|evaluation)-\d+\.csv", path.name):
+            loggers.CsvLogger(path, step).close()
+        elif re.fullmatch(r"(train|evaluation)-\d+\.jsonl", path.name):
+            loggers.JsonlLogger(path, step).close()
 
 
 class ProgramLog:

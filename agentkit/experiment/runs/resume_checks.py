@@ -22,6 +22,13 @@ class ResumeError(CheckpointError, ConfigError):
 _RUNS = {"train": "a run in one process that acts", "launch": "a launched run", "offline": "a run from data alone"}
 
 
+_SWITCHES = {
+    ("launch", "train"): ". In one process it goes on by agentkit train --resume RUN --replay in_process.",
+    ("train", "launch"): ". Launched it goes on by agentkit launch --resume RUN --replay served.",
+}
+"""How a run goes on that one command began by the other; see `launching.switching`."""
+
+
 def command_of(record: Mapping[str, Any]) -> str:
     """Returns the command that goes on with the run of a ``config.json``: "train", "launch" or "offline"."""
     return next((command for command in ("launch", "offline") if command in record), "train")
@@ -39,9 +46,29 @@ def check_command(command: str, directory: pathlib.Path) -> None:
     """
     if not (directory / "config.json").is_file():
         return
-    begun_by = command_of(read_record(directory))
+    record = read_record(directory)
+    begun_by = command_of(record)
     if begun_by != command:
-        raise CheckpointError(f"{directory} is of {_RUNS[begun_by]}: use agentkit {begun_by} --resume.")
+        raise CheckpointError(
+            f"{directory} is of {_RUNS[begun_by]}: use agentkit {begun_by} --resume{other_way(command, record)}"
+        )
+
+
+def refuse_launched(directory: pathlib.Path) -> None:
+    """Says of a launched run how it goes on.
+
+    Raises:
+        ResumeError: it is one.
+    """
+    try:
+        check_command("train", directory)
+    except CheckpointError as error:
+        raise ResumeError(str(error)) from error
+
+
+def other_way(command: str, record: Mapping[str, Any]) -> str:
+    """Returns the end of a sentence: how a run can also go on by `command`, which did not begin it; else a full stop."""
+    return "." if "policies" in record else _SWITCHES.get((command_of(record), command), ".")
 
 
 def prepare(experiment: RunConfig, resume: bool) -> checkpoint.Checkpoint | None:
@@ -108,11 +135,16 @@ def check_same_as(saved: Mapping[str, Any], experiment: RunConfig, where: str) -
     differs = identity.difference(saved, now)
     for name in _FIXED:
         # Runs of earlier versions have no `ready`, and no `on_device`.
-        if differs is None and (names_only(saved.get(name)) or None) != (names_only(now[name]) or None):
+        if differs is None and _told_apart(saved.get(name)) != _told_apart(now[name]):
             differs = name, saved.get(name), now[name]
     if differs is not None:
         raise _differs(where, *differs)
     callback_record.check_same(saved.get("callbacks", []), now["callbacks"], where)
+
+
+def _told_apart(value: Any) -> Any:
+    """Returns what two settings are compared by: one replay has two names, of one process and of many."""
+    return "in_process" if value == "served" else names_only(value) or None
 
 
 def check_num_envs(experiment: RunConfig, found: checkpoint.Checkpoint) -> None:

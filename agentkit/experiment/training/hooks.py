@@ -148,7 +148,7 @@ class Hooks:
     def save(self) -> dict[str, Any]:
         """Returns the state of each callback, by its name; of one that fails, what `Callback.save` returns: nothing."""
         states = {}
-        for name, each in self._named():
+        for name, each in self.named():
             try:
                 states[name] = each.save()
             except Exception as error:
@@ -162,14 +162,14 @@ class Hooks:
         Raises:
             CheckpointError: a state is not its callback's.
         """
-        for name, each in self._named():
+        for name, each in self.named():
             if name in states:
                 try:
                     each.restore(states[name])
                 except (KeyError, TypeError, ValueError) as error:
                     raise CheckpointError(f"The saved state of the callback {name} does not fit: {error!r}.") from error
 
-    def _named(self) -> list[tuple[str, Callback]]:
+    def named(self) -> list[tuple[str, Callback]]:
         """Returns the callbacks by the names of their classes, numbered where one has several."""
         found: dict[str, Callback] = {}
         for each in self.callbacks:

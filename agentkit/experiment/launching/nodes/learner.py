@@ -31,6 +31,7 @@ from agentkit.experiment.launching.sharing.common import (
 )
 from agentkit.experiment.launching.sharing.exploring import save_explored
 from agentkit.experiment.launching.sharing.transports import PUBLISH_SECONDS, make_publisher
+from agentkit.experiment.launching.switching import as_launched
 from agentkit.experiment.policies.agent_parts import AgentParts
 from agentkit.experiment.runs.lock import RunFolder
 from agentkit.experiment.runs.logs import make_logger
@@ -217,8 +218,9 @@ class _Saver:
                 self._learner.restore(found.state["learner"])
             except CheckpointError as error:
                 raise ResumeError(str(error)) from error
-            self._explored = dict(found.state.get("explored", {}))
-            self._states = dict(found.state.get("callbacks", {}))
+            state = as_launched(found.state)
+            self._explored = dict(state.get("explored", {}))
+            self._states = dict(state.get("callbacks", {}))
             self._next = (found.step // self._period + 1) * self._period if self._period else sys.maxsize
         return found is not None
 

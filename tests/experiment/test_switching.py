@@ -1,0 +1,158 @@
+"""A run in one process goes on launched, and a launched one in one process: with all that it has, and with no other."""
+
+import json
+
+import pytest
+
+import agentkit
+from agentkit import checkpoint
+from agentkit.agents import dqn
+from agentkit.callbacks import stop_when_flat
+from agentkit.errors import CheckpointError, ConfigError
+from agentkit.experiment.launching.switching import as_launched, as_of_one_process
+from agentkit.experiment.runs.config_json import write_config
+from agentkit.experiment.runs.lock import run_lock
+from agentkit.experiment.training.hooks import Hooks
+from agentkit.learning.schedules import Linear
+from agentkit.loggers import CsvLogger, read_csv
+
+AGENT = dqn.make_agent(
+    dqn.Config(
+        hidden_sizes=(8,), min_replay_size=100, batch_size=16, updates_per_step=0.1,
+        epsilon=Linear(1.0, 0.1, 10_000),
+    )
+)  # fmt: skip
+
+
+def plan(folder, **settings):
+    settings = {"num_envs": 2, "evaluation_period": 400, "evaluation_episodes": 2, "progress": False} | settings
+    return agentkit.ExperimentConfig(AGENT, "agentkit:catch", 400, run_directory=folder, **settings)
+
+
+def replay_of(found):
+    """Returns what the tables have counted."""
+    return json.loads((found.path / "replay" / "replay.json").read_text())["tables"][0]
+
+
+def test_a_run_goes_on_launched_and_then_in_one_process_again(tmp_path):
+    agentkit.run(plan(tmp_path, callbacks=[stop_when_flat(1_000)]))
+    before, inserted = checkpoint.read_latest(tmp_path / "checkpoints"), []
+    inserted.append(replay_of(before)["num_inserted"])
+    best = before.state["callbacks"]["StopWhenFlat"]["best"]
+
+    agentkit.resume_launch(tmp_path, replay="served", engine="threads", num_actors=1, num_steps=800)
+    launched = checkpoint.read_latest(tmp_path / "checkpoints")
+    inserted.append(replay_of(launched)["num_inserted"])
+    assert launched.state["launched"] and 800 <= launched.step < 850
+    assert launched.state["explored"] == {"actor-0": launched.step}  # From 400 on.
+    assert launched.state["callbacks"]["evaluator-0"]["StopWhenFlat"]["best"] >= best
+
+    agentkit.resume(tmp_path, replay="in_process", num_steps=1_200)
+    after = checkpoint.read_latest(tmp_path / "checkpoints")
+    inserted.append(replay_of(after)["num_inserted"])
+    assert "launched" not in after.state and after.step == 1_200
+    # 0.1 updates an item after the first 100: those of all three parts, from one replay.
+    updates = [found.state["learner"]["num_updates"] for found in (before, launched, after)]
+    for count, rows in zip(updates, inserted, strict=True):
+        assert count == pytest.approx(0.1 * (rows - 100), abs=4)
+    assert inserted[1] - inserted[0] > 300 < inserted[2] - inserted[1]
+    # The exploration's schedule has gone on: an actor in one process keeps its count of steps.
+    (counted,) = after.state["actor"]["policy_state"].values()
+    assert counted.tolist() == [[1_200, 2]] * 2
+    assert after.state["callbacks"]["StopWhenFlat"]["best"] >= best
+    steps = [float(row["steps"]) for row in read_csv(tmp_path / "logs" / "train.csv")[1]]
+    assert steps == sorted(steps) and steps[0] < 400 < 800 < steps[-1]
+    agentkit.resume(tmp_path, num_steps=1_220)  # It is an ordinary run again.
+
+
+def test_an_actor_after_a_switch_plays_other_episodes(tmp_path):
+    found = checkpoint.Checkpoint(700, tmp_path, {"launched": True, "num_steps": 700, "explored": {"actor-1": 450}})
+    checkpoint.write(tmp_path / "checkpoints", 700, {}, {"replay": lambda folder: None})
+    hooks = Hooks(plan(tmp_path))
+    starts = [as_of_one_process(found._replace(step=step), tmp_path, 0, hooks)[1] for step in (700, 700, 701)]
+    assert starts[0] == starts[1] and starts[0].num_steps == 450
+    assert len({starts[0].seed, starts[2].seed, 0}) == 3
+
+
+class Rows(agentkit.callbacks.Callback):
+    """Counts rows of the learner's log."""
+
+    def on_learner_log(self, run, record):
+        return None
+
+
+def test_callbacks_have_the_state_of_the_node_that_they_are_called_on(tmp_path):
+    callbacks = [stop_when_flat(10), Rows()]
+    checkpoint.write(tmp_path / "checkpoints", 700, {}, {"replay": lambda folder: None})
+    states = {
+        "learner-0": {"StopWhenFlat": {"best": None}, "Rows": {"rows": 7}},
+        "evaluator-0": {"StopWhenFlat": {"best": 0.5}, "Rows": {"rows": 0}},
+    }
+    found = checkpoint.Checkpoint(700, tmp_path, {"launched": True, "callbacks": states})
+    one, _ = as_of_one_process(found, tmp_path, 0, Hooks(plan(tmp_path, callbacks=callbacks)))
+    assert one.state["callbacks"] == {"StopWhenFlat": {"best": 0.5}, "Rows": {"rows": 7}}
+    assert one.path.name == "step_000000000700"
+    back = as_launched({"num_steps": 700, "learner": {"num_updates": 70}, "callbacks": one.state["callbacks"]})
+    assert back["totals"] == {"steps": 700, "updates": 70} and back["explored"] == {"actor-0": 700}
+    assert back["callbacks"] == dict.fromkeys(("learner-0", "evaluator-0"), one.state["callbacks"])
+
+
+def test_rows_of_actors_that_do_not_come_back_end_with_the_checkpoint(tmp_path):
+    checkpoint.write(tmp_path / "checkpoints", 700, {}, {"replay": lambda folder: None})
+    for name in ("train-1.csv", "learner-other.csv"):
+        with CsvLogger(tmp_path / "logs" / name) as logger:
+            for steps in (690, 700, 710):
+                logger.write({"steps": steps})
+    found = checkpoint.Checkpoint(700, tmp_path, {"launched": True})
+    as_of_one_process(found, tmp_path, 0, Hooks(plan(tmp_path)))
+    left = {path.name: [int(row["steps"]) for row in read_csv(path)[1]] for path in (tmp_path / "logs").iterdir()}
+    assert left == {"train-1.csv": [690, 700], "learner-other.csv": [690, 700, 710]}
+
+
+def test_a_launched_run_whose_replay_nobody_saved_does_not_go_on_with_an_empty_one(tmp_path):
+    checkpoint.write(tmp_path / "checkpoints", 700, {})
+    found = checkpoint.Checkpoint(700, tmp_path, {"launched": True})
+    with pytest.raises(CheckpointError, match="No checkpoint in .* has the contents of replay"):
+        as_of_one_process(found, tmp_path, 0, Hooks(plan(tmp_path)))
+
+
+TRAINED, LAUNCHED = {}, {"launch": {}}
+REFUSED = {
+    "reverb-to-one": (LAUNCHED, {"replay": "reverb"}, "its replay is 'reverb'"),
+    "reverb-to-many": (TRAINED, {"replay": "reverb"}, "its replay is 'reverb'"),
+    "own-replay": (TRAINED, {"replay": {"name": "mine:make"}}, "its replay is {'name'"),
+    "on-device": (TRAINED, {"on_device": True}, "on the device"),
+    "data": (TRAINED, {"data": "episodes.h5"}, "began with data"),
+    "offline": ({"offline": {"dataset": None, "evaluates": True}}, {}, "from data alone"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_switch_says_why_and_stays_as_it_is(name, tmp_path):
+    how, changes, why = REFUSED[name]
+    write_config(plan(tmp_path), tmp_path, **how)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    before = path.read_bytes()
+    with pytest.raises(ConfigError, match=why):
+        if how is LAUNCHED:
+            agentkit.resume(tmp_path, replay="in_process")
+        else:
+            agentkit.resume_launch(tmp_path, replay="served")
+    assert path.read_bytes() == before
+
+
+def test_a_run_of_several_agents_does_not_switch(tmp_path):
+    write_config(agentkit.MultiAgentConfig({"row": AGENT}, "agentkit:matrix_game", 60, run_directory=tmp_path), tmp_path)
+    before = (tmp_path / "config.json").read_bytes()
+    with pytest.raises(ConfigError, match="save together, and those of a launched run apart"):
+        agentkit.resume_launch(tmp_path, replay="served")
+    assert (tmp_path / "config.json").read_bytes() == before
+
+
+def test_a_run_that_goes_on_now_is_not_switched(tmp_path):
+    write_config(plan(tmp_path, replay="served"), tmp_path, launch={})
+    before = (tmp_path / "config.json").read_bytes()
+    with run_lock(tmp_path), pytest.raises(ConfigError, match="runs in"):
+        agentkit.resume(tmp_path, replay="in_process")
+    assert (tmp_path / "config.json").read_bytes() == before
