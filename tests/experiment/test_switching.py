@@ -12,6 +12,7 @@ from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment.launching.switching import as_launched, as_of_one_process
 from agentkit.experiment.runs.config_json import write_config
 from agentkit.experiment.runs.lock import run_lock
+from agentkit.experiment.training import training_loop
 from agentkit.experiment.training.hooks import Hooks
 from agentkit.learning.schedules import Linear
 from agentkit.loggers import CsvLogger, read_csv
@@ -34,7 +35,7 @@ def replay_of(found):
     return json.loads((found.path / "replay" / "replay.json").read_text())["tables"][0]
 
 
-def test_a_run_goes_on_launched_and_then_in_one_process_again(tmp_path):
+def test_a_run_goes_on_launched_and_then_in_one_process_again(tmp_path, monkeypatch, capsys):
     agentkit.run(plan(tmp_path, callbacks=[stop_when_flat(1_000)]))
     before, inserted = checkpoint.read_latest(tmp_path / "checkpoints"), []
     inserted.append(replay_of(before)["num_inserted"])
@@ -47,7 +48,9 @@ def test_a_run_goes_on_launched_and_then_in_one_process_again(tmp_path):
     assert launched.state["explored"] == {"actor-0": launched.step}  # From 400 on.
     assert launched.state["callbacks"]["evaluator-0"]["StopWhenFlat"]["best"] >= best
 
-    agentkit.resume(tmp_path, replay="in_process", num_steps=1_200)
+    monkeypatch.setattr(training_loop, "LONG_EPISODE", 20)  # Of each environment; those of catch have 9 steps.
+    agentkit.resume(tmp_path, replay="in_process", num_steps=1_200, progress=True)
+    assert "no episode has ended" not in capsys.readouterr().err  # Nobody counted those of the launched run.
     after = checkpoint.read_latest(tmp_path / "checkpoints")
     inserted.append(replay_of(after)["num_inserted"])
     assert "launched" not in after.state and after.step == 1_200
@@ -112,7 +115,7 @@ def test_rows_of_actors_that_do_not_come_back_end_with_the_checkpoint(tmp_path):
 def test_a_launched_run_whose_replay_nobody_saved_does_not_go_on_with_an_empty_one(tmp_path):
     checkpoint.write(tmp_path / "checkpoints", 700, {})
     found = checkpoint.Checkpoint(700, tmp_path, {"launched": True})
-    with pytest.raises(CheckpointError, match="No checkpoint in .* has the contents of replay"):
+    with pytest.raises(CheckpointError, match=r"No checkpoint in .* has the contents of replay"):
         as_of_one_process(found, tmp_path, 0, Hooks(plan(tmp_path)))
 
 
@@ -143,7 +146,9 @@ def test_what_cannot_switch_says_why_and_stays_as_it_is(name, tmp_path):
 
 
 def test_a_run_of_several_agents_does_not_switch(tmp_path):
-    write_config(agentkit.MultiAgentConfig({"row": AGENT}, "agentkit:matrix_game", 60, run_directory=tmp_path), tmp_path)
+    write_config(
+        agentkit.MultiAgentConfig({"row": AGENT}, "agentkit:matrix_game", 60, run_directory=tmp_path), tmp_path
+    )
     before = (tmp_path / "config.json").read_bytes()
     with pytest.raises(ConfigError, match="save together, and those of a launched run apart"):
         agentkit.resume_launch(tmp_path, replay="served")

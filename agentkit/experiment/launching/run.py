@@ -42,7 +42,14 @@ from agentkit.experiment.runs.config_json import check_run_directory, read_confi
 from agentkit.experiment.runs.lock import run_lock
 from agentkit.experiment.runs.loggers import check_for_processes, check_installed
 from agentkit.experiment.runs.logs import ProgramLog, drop_later_rows
-from agentkit.experiment.runs.resume_checks import ResumeError, check_code, check_command, check_same, command_of, other_way
+from agentkit.experiment.runs.resume_checks import (
+    ResumeError,
+    check_code,
+    check_command,
+    check_same,
+    command_of,
+    other_way,
+)
 from agentkit.experiment.training.hooks import Hooks, with_callbacks
 from agentkit.experiment.training.initial_state import find_initial_state
 from agentkit.experiment.training.prior_data import refuse_prior_data

@@ -65,7 +65,9 @@ def _check_can_switch(record: Mapping[str, Any], directory: pathlib.Path, begun_
     elif record.get("data") is not None:
         why = "its replay began with data, which only a run in one process has"
     elif record.get("replay") != _REPLAYS[begun_by]:
-        why = f"only contents of agentkit's own replay can be taken along, and its replay is {record.get('replay')!r:.80}"
+        why = (
+            f"only contents of agentkit's own replay can be taken along, and its replay is {record.get('replay')!r:.80}"
+        )
     if why is not None:
         raise ConfigError(
             f"{directory} goes on by agentkit {begun_by} --resume alone: {why}. Leave --replay (replay=) out there."
@@ -100,7 +102,7 @@ def as_launched(state: Mapping[str, Any]) -> dict[str, Any]:
         **state,
         "totals": {"steps": steps, "updates": int(state["learner"]["num_updates"])},
         "explored": {"actor-0": steps},
-        "callbacks": {node: callbacks for node in ("learner-0", "evaluator-0")} if callbacks else {},
+        "callbacks": dict.fromkeys(("learner-0", "evaluator-0"), callbacks) if callbacks else {},
     }
 
 

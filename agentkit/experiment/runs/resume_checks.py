@@ -67,7 +67,7 @@ def refuse_launched(directory: pathlib.Path) -> None:
 
 
 def other_way(command: str, record: Mapping[str, Any]) -> str:
-    """Returns the end of a sentence: how a run can also go on by `command`, which did not begin it; else a full stop."""
+    """Returns the end of a sentence: how else a run goes on by `command`, which did not begin it; or a full stop."""
     return "." if "policies" in record else _SWITCHES.get((command_of(record), command), ".")
 
 
