@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import re
 import time
+import types
 
 import cloudpickle
 import numpy as np
@@ -20,6 +21,8 @@ from agentkit.experiment.launching.nodes import gradient_actor
 from agentkit.experiment.launching.nodes.gradient_actor import with_gradients
 from agentkit.experiment.launching.nodes.learner import learner_node
 from agentkit.experiment.launching.nodes.replay import contents_name
+from agentkit.experiment.launching.sharing import transports
+from agentkit.experiment.launching.sharing.priorities import LargestPriorities
 from agentkit.experiment.launching.sharing.transports import parameters_name
 from agentkit.loggers.program_table import all_tables
 from agentkit.replay import MinSize
@@ -100,7 +103,6 @@ def test_shards_take_turns_and_get_their_own_priorities(shards):
 def test_actors_learn_of_the_largest_priority_of_their_own_shard(shards):
     """From the run store: the learner gave it, and Reverb's server does not know it."""
     from agentkit.experiment.launching.nodes.replay import connect_to_replay
-    from agentkit.experiment.launching.sharing.priorities import LargestPriorities
 
     agent, servers, data = shards
     for number, server in enumerate(servers):
@@ -151,6 +153,33 @@ def test_a_server_that_comes_back_elsewhere_is_found():
         store.put("endpoint/replay-0", {"incarnation": 1, "value": {**there, "host": "another container's name"}})
         data.reconnect()
         assert not data.answers(), "it waits for a server that is away, whatever name its host has"
+
+
+def test_a_run_store_that_is_away_holds_up_neither_learner_nor_actor(monkeypatch):
+    from agentkit.experiment.launching.nodes.learner_data import make_data
+
+    agent = make_agent()
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(RunStore(SECRET))
+        client = stack.enter_context(contextlib.closing(RunStoreClient(store.address, SECRET, node="learner-0")))
+        host = stack.enter_context(contextlib.closing(Host(agent.make_tables(SPEC))))
+        endpoint = {"node": "replay-0", "address": host.address}
+        data = stack.enter_context(contextlib.closing(make_data(agent, SPEC, endpoint, client)))
+        # Reverb's client knows largest priorities; a served replay's needs none.
+        replay = types.SimpleNamespace(tables=data.replay.tables, largest_priorities={"transitions": 1.0})
+        monkeypatch.setattr(transports, "_open_source", lambda context, endpoint: None)
+        source = transports.LearnerSource(types.SimpleNamespace(store=client), {"node": "learner-0"})
+        store.close()
+        client._client.patience = 60.0  # As if its host had vanished: for long nobody knows that it is away.
+        for look in (
+            data.reconnect,
+            lambda: LargestPriorities(client, endpoint).share(replay),
+            source._look_for_learner,
+        ):
+            started = time.monotonic()
+            look()
+            assert time.monotonic() - started < 5.0  # `RunStoreClient.get` waits 10 s for an answer.
+        assert data.answers()
 
 
 @pytest.mark.reverb

@@ -12,7 +12,7 @@ import numpy as np
 
 from agentkit.agents.common.agent import Agent
 from agentkit.datasets import ReplayDataset
-from agentkit.distributed.run_store_client import RunStoreClient, RunStoreError
+from agentkit.distributed.run_store_client import RunStoreClient
 from agentkit.errors import ReplayClosedError, ReplayTimeoutError
 from agentkit.experiment.launching.nodes.replay import check_reachable, connect_to_replay, contents_name, keep_alive
 from agentkit.experiment.launching.sharing.common import KEEP_ALIVE_SECONDS
@@ -137,10 +137,10 @@ class ServerData:
 
     def _look_for_server(self) -> None:
         """Takes the endpoint that the run store has now: a server may come back on another machine."""
-        if self._store is not None:
-            with contextlib.suppress(RunStoreError):  # It is away, or was started again and has not heard of it yet.
-                self._endpoint = self._store.get(f"endpoint/{self._node}", timeout=0.0)["value"]
-                self.address = str(self._endpoint["address"])
+        found = None if self._store is None else self._store.peek(f"endpoint/{self._node}")
+        if found is not None:  # Else the store is away, or was started again and has not heard of it yet.
+            self._endpoint = found["value"]
+            self.address = str(self._endpoint["address"])
 
     def keep_alive(self) -> None:
         """Lets TCP notice a host that vanished; new connections come and go, so it is done again and again."""

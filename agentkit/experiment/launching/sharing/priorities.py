@@ -34,14 +34,13 @@ class LargestPriorities:
         self._next = now + STATUS_SECONDS
         for name, table in replay.tables.items():
             if isinstance(table.sampler, Prioritized):
-                with contextlib.suppress(RunStoreError):  # It is away, or nobody has told it anything.
-                    self._share_table(replay.largest_priorities, name)
+                self._share_table(replay.largest_priorities, name)
 
     def _share_table(self, largest: dict[str, float], table: str) -> None:
         key, mine = f"largest_priority/{self._node}/{table}", largest[table]
         if mine > self._told.get(table, 1.0):
-            self._store.put(key, mine)
-            self._told[table] = mine
-        else:
-            found = float(self._store.get(key, timeout=0.0))
-            self._told[table] = largest[table] = max(mine, found)
+            with contextlib.suppress(RunStoreError):  # It is away: the next time will do.
+                self._store.put(key, mine)
+                self._told[table] = mine
+        elif (found := self._store.peek(key)) is not None:
+            self._told[table] = largest[table] = max(mine, float(found))

@@ -5,7 +5,6 @@ The learner's endpoint names the ways there are, and a reader takes the best one
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import socket
 import time
@@ -16,7 +15,6 @@ import jax
 
 from agentkit.core import VariableSource, Versioned
 from agentkit.distributed.context import NodeContext
-from agentkit.distributed.run_store_client import RunStoreError
 from agentkit.errors import ConfigError
 from agentkit.types import Nest
 from agentkit.variables import (
@@ -152,12 +150,12 @@ class LearnerSource(VariableSource):
     def _look_for_learner(self) -> None:
         """Reads from where the learner is now, as the run store says; shared memory alone never tells that it left."""
         node = self._endpoint["node"]
-        with contextlib.suppress(RunStoreError):  # The store is away, or was started again and has not heard of it yet.
-            found = self._context.store.get(f"endpoint/{node}", timeout=0.0)["value"]
-            if isinstance(found, Mapping) and found.get("node") == node and found != self._endpoint:
-                self._source.close()
-                self._source, self._endpoint = _open_source(self._context, found), dict(found)
-                self._handed_out.clear()
+        told = self._context.store.peek(f"endpoint/{node}")
+        found = None if told is None else told["value"]  # The store may be away, or not have heard of it yet.
+        if isinstance(found, Mapping) and found.get("node") == node and found != self._endpoint:
+            self._source.close()
+            self._source, self._endpoint = _open_source(self._context, found), dict(found)
+            self._handed_out.clear()
         self._look_at = time.monotonic() + LOOK_SECONDS
 
 
