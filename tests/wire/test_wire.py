@@ -9,6 +9,7 @@ import stat
 import struct
 import threading
 import time
+import zlib
 from typing import NamedTuple
 
 import numpy as np
@@ -409,6 +410,73 @@ def test_garbage_and_endless_frames_of_strangers_end_their_connections_alone(gua
     assert member.ask("served", LONG) == "served"
     member.close()
     assert guarded.seen == ["served"] and guarded.server.num_dropped == 0
+
+
+REWARDS = np.float32(0.1) + np.arange(2_500, dtype=np.float32)
+
+
+class Tap:
+    """Stands between a client and a server, as the network between two hosts does, and keeps what goes by."""
+
+    def __init__(self, address):
+        host, port = address.removeprefix("tcp://").split(":")
+        self._server = (host, int(port))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.sent, self.answered = bytearray(), bytearray()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                far = socket.create_connection(self._server)
+                for pair in ((near, far, self.sent), (far, near, self.answered)):
+                    threading.Thread(target=self._copy, args=pair, daemon=True).start()
+
+    def _copy(self, source, target, kept):
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                kept += data
+                target.sendall(data)
+
+    def close(self):
+        self._listener.close()
+
+
+@pytest.fixture
+def tap(guarded):
+    tap = Tap(guarded.address)
+    client = Client(tap.address, KEYS, patience=LONG)
+    nest = {"reward": REWARDS, "what": "the reward of the run", "few": REWARDS[:4]}  # A part, and a head's.
+    assert client.ask(nest, LONG)["what"] == "the reward of the run"
+    client.close()
+    tap.close()
+    yield tap
+
+
+def test_what_goes_between_hosts_tells_a_listener_no_reward(tap):
+    for heard in (tap.sent, tap.answered):
+        assert len(heard) > REWARDS.nbytes  # It was all there, and nothing of it is to be read:
+        assert all(heard.find(reward.tobytes()) == -1 for reward in REWARDS[1:]) and heard.find(b"reward") == -1
+        ends = bytes(heard[-REWARDS.nbytes :])  # Without the handshake, which has zeros.
+        assert len(zlib.compress(ends)) > len(ends)
+
+
+def test_what_a_listener_says_again_gets_nowhere(guarded, tap):
+    seen = len(guarded.seen)
+    host, port = guarded.address.removeprefix("tcp://").split(":")
+    with socket.create_connection((host, int(port)), timeout=LONG) as stranger:
+        stranger.sendall(tap.sent)
+        answer = b""
+        with contextlib.suppress(ConnectionError):
+            while data := stranger.recv(65536):
+                answer += data
+    assert len(answer) < 400 < len(tap.answered)  # Its greeting, and a handshake that the copy cannot end.
+    member = Client(guarded.address, KEYS, patience=LONG)
+    assert member.ask("served", LONG) == "served"
+    member.close()
+    assert len(guarded.seen) == seen + 1 and guarded.server.num_dropped == 0
 
 
 def _raw_member(address, keys):
