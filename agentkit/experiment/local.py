@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import pathlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, final
 
 import jax
@@ -185,16 +185,24 @@ def resume(
         callbacks: instead of the run's own, which are made again where this is None.
         **changes: see `read_config`: `imports`, or fields to replace, e.g. ``num_steps=200_000``.
     """
-    if changes.get("replay") == "in_process":
-        from agentkit.experiment.launching.switching import switch  # Loads programs of many processes.
+    with in_one_process(run_directory, changes):
+        several = is_of_several_agents(run_directory)
+        read = read_multi_agent_config if several else read_config
+        experiment: ExperimentConfig | MultiAgentConfig = read(run_directory, **changes)
+        if callbacks is None:
+            callbacks = callback_record.rebuild(read_record(run_directory), run_directory, changes.get("imports", ()))
+        return run(experiment, resume=True, profile=profile, callbacks=callbacks)
 
-        switch(run_directory, "train")
-    several = is_of_several_agents(run_directory)
-    read = read_multi_agent_config if several else read_config
-    experiment: ExperimentConfig | MultiAgentConfig = read(run_directory, **changes)
-    if callbacks is None:
-        callbacks = callback_record.rebuild(read_record(run_directory), run_directory, changes.get("imports", ()))
-    return run(experiment, resume=True, profile=profile, callbacks=callbacks)
+
+def in_one_process(
+    run_directory: str | pathlib.Path, changes: Mapping[str, Any]
+) -> contextlib.AbstractContextManager[None]:
+    """Lets a launched run go on in one process inside, where the changes of `resume` name that replay."""
+    if changes.get("replay") != "in_process":
+        return contextlib.nullcontext()
+    from agentkit.experiment.launching.switching import switched  # Loads programs of many processes.
+
+    return switched(run_directory, "train")
 
 
 @final

@@ -155,6 +155,14 @@ def test_a_run_of_several_agents_does_not_switch(tmp_path):
     assert (tmp_path / "config.json").read_bytes() == before
 
 
+def test_a_run_that_cannot_be_launched_for_another_reason_stays_as_it_was(tmp_path):
+    write_config(plan(tmp_path, video_period=100), tmp_path)
+    before = (tmp_path / "config.json").read_bytes()
+    with pytest.raises(ConfigError, match="video_period: only a run in one process films itself"):
+        agentkit.resume_launch(tmp_path, replay="served", num_steps=800)
+    assert (tmp_path / "config.json").read_bytes() == before
+
+
 def test_a_run_that_goes_on_now_is_not_switched(tmp_path):
     write_config(plan(tmp_path, replay="served"), tmp_path, launch={})
     before = (tmp_path / "config.json").read_bytes()

@@ -41,14 +41,12 @@ def train(arguments: argparse.Namespace) -> int:
     if arguments.resume is not None:
         changes = changes_of_resumed(arguments)
         from agentkit import experiment
+        from agentkit.experiment.local import in_one_process
 
-        if changes.get("replay") == "in_process":
-            from agentkit.experiment.launching.switching import switch
-
-            switch(arguments.resume, "train")
-        own = callbacks_for_resumed_run(arguments, arguments.resume, changes["imports"])
-        plan = experiment.read_config(arguments.resume, progress=True, callbacks=own, **changes)
-        return finish(_run(plan, arguments, resume=True), arguments.resume, "train", changes["imports"])
+        with in_one_process(arguments.resume, changes):
+            own = callbacks_for_resumed_run(arguments, arguments.resume, changes["imports"])
+            plan = experiment.read_config(arguments.resume, progress=True, callbacks=own, **changes)
+            return finish(_run(plan, arguments, resume=True), arguments.resume, "train", changes["imports"])
     replay = "in_process" if arguments.replay is None else arguments.replay
     plan = new_experiment(arguments, "train", replay=replay, progress=True)
     plan, folder = in_new_folder(plan, arguments)

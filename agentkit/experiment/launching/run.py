@@ -32,7 +32,7 @@ from agentkit.experiment.launching.sharing.callbacks import restored_states, sto
 from agentkit.experiment.launching.sharing.common import find_spec
 from agentkit.experiment.launching.sharing.exploring import restored_values
 from agentkit.experiment.launching.sharing.transports import forget_parameters
-from agentkit.experiment.launching.switching import as_launched, refuse_second_supervisor, switch
+from agentkit.experiment.launching.switching import as_launched, refuse_second_supervisor, switched
 from agentkit.experiment.multi_agent.build import check_policies
 from agentkit.experiment.multi_agent.config import MultiAgentConfig, is_of_several_agents, read_multi_agent_config
 from agentkit.experiment.multi_agent.parts import NoPolicy
@@ -254,7 +254,17 @@ def resume_launch(
     of_launch = {field.name for field in dataclasses.fields(LaunchConfig)} | {"on_status"}
     of_experiment = {name: changes.pop(name) for name in list(changes) if name not in of_launch}
     if of_experiment.get("replay") == "served":
-        switch(run_directory, "launch")
+        with switched(run_directory, "launch"):
+            return _resume_launch(run_directory, callbacks, of_experiment, changes)
+    return _resume_launch(run_directory, callbacks, of_experiment, changes)
+
+
+def _resume_launch(
+    run_directory: str | pathlib.Path,
+    callbacks: Iterable[Callback] | None,
+    of_experiment: dict[str, Any],
+    changes: dict[str, Any],
+) -> LaunchResult:
     record = read_record(run_directory)
     saved = record.get("launch")
     if saved is None:

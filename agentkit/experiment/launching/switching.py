@@ -6,8 +6,9 @@ another one: the actors' episodes end with the switch, their schedules go on, an
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from shlex import quote
 from typing import Any
 
@@ -24,6 +25,7 @@ from agentkit.experiment.runs.lock import run_lock
 from agentkit.experiment.runs.logs import drop_later_rows
 from agentkit.experiment.runs.resume_checks import command_of
 from agentkit.experiment.training.hooks import Hooks
+from agentkit.files import read_json
 
 _REPLAYS = {"train": "in_process", "launch": "served"}
 """The replay of each command: two servers of the same tables."""
@@ -31,8 +33,11 @@ _REPLAYS = {"train": "in_process", "launch": "served"}
 _STREAM = 5  # Of seeds, see `exploring.find_start`: no actor of a launched program has it.
 
 
-def switch(run_directory: str | pathlib.Path, command: str) -> None:
-    """Makes a run one that `command` goes on with, where another one began it; nothing else in the folder changes.
+@contextlib.contextmanager
+def switched(run_directory: str | pathlib.Path, command: str) -> Iterator[None]:
+    """Makes a run one that `command` goes on with, where another one began it; for what goes on with it, inside.
+
+    Only ``config.json`` changes, and is as it was again where the run does not begin.
 
     Args:
         run_directory: the folder.
@@ -44,14 +49,22 @@ def switch(run_directory: str | pathlib.Path, command: str) -> None:
     record, directory = read_record(run_directory), pathlib.Path(run_directory)
     begun_by = command_of(record)
     if begun_by == command:
+        yield
         return
     _check_can_switch(record, directory, begun_by)
-    record.pop("launch", None)
-    how = {"launch": {}} if command == "launch" else {}
+    path = directory / "config.json"
+    other = {name: value for name, value in record.items() if name != "launch"} | {"replay": _REPLAYS[command]}
+    if command == "launch":
+        other["launch"] = {}
     with run_lock(directory):
         refuse_second_supervisor(directory)
-        checkpoint.write_json(directory / "config.json", {**record, "replay": _REPLAYS[command], **how})
-        checkpoint.sync(directory)
+        checkpoint.write_json(path, other)
+    try:
+        yield
+    except BaseException:
+        if read_json(path) == other:  # What begins writes it anew.
+            checkpoint.write_json(path, record)
+        raise
 
 
 def _check_can_switch(record: Mapping[str, Any], directory: pathlib.Path, begun_by: str) -> None:
