@@ -225,8 +225,7 @@ def changes_of_existing(arguments: argparse.Namespace, option: str) -> dict[str,
         arguments,
         _OF_A_NEW_RUN,
         "Of a new run's options only --steps, the new total, --devices, --workers, --on-nan, --step-timeout, "
-        "--keep-best, --best-score, --keep-checkpoints, --stop-at-return and --import may be given, and --replay to go "
-        "on in one process with a launched run (in_process), or the other way round (served).",
+        "--keep-best, --best-score, --keep-checkpoints, --stop-at-return and --import may be given.",
         option,
     )
     changes = {name: getattr(arguments, name, None) for name in _CHANGEABLE}
