@@ -69,7 +69,11 @@ def add_launch(commands: Commands[Parser]) -> None:
         help="with --engine ray: GPUs to reserve for the learner, 0.5 for half of one; default: 0, it sees those there "
         "are without reserving any, as on the other engines",
     )
-    add_resume(launch, "with it you may give --steps, the new total, and how to run it (--actors, --engine, ...)")
+    add_resume(
+        launch,
+        "with it you may give --steps, the new total, and how to run it (--actors, --engine, ...); --replay served "
+        "lets a run in one process go on launched",
+    )
 
 
 def add_node(commands: Commands[Parser]) -> None:

@@ -52,7 +52,11 @@ def add_train(commands: Commands[Parser]) -> None:
     train.add_argument(
         "--jax-trace", metavar="FOLDER", help="also write a trace of some steps there; implies --profile"
     )
-    add_resume(train, "with it you may give --steps, the new total, and how to run it (--devices, --keep-best, ...)")
+    add_resume(
+        train,
+        "with it you may give --steps, the new total, and how to run it (--devices, --keep-best, ...); "
+        "--replay in_process lets a launched run go on in one process",
+    )
 
 
 def add_sweep(commands: Commands[Parser]) -> None:
