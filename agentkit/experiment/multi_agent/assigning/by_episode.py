@@ -35,7 +35,7 @@ class ChangingActor(Actor):
 
     def __init__(self, actors: Mapping[str, AnyPlayer]):
         """Takes the actors by policy id, in one environment."""
-        self.actors = dict(actors)
+        self.actors: dict[str, Any] = dict(actors)  # Those of `AnyPlayer` that act in one environment.
         self.policy_id = next(iter(actors))
         self.num_actions = dict.fromkeys(actors, 0)
 

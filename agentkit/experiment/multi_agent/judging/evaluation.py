@@ -65,7 +65,8 @@ class MultiAgentEvaluator:
             players: by agent id.
             watch: ends what hangs; None waits for ever.
         """
-        self._config, self.players, self._watch = config, dict(players), watch
+        self._config, self._watch = config, watch
+        self.players: Mapping[AgentId, Player | ChangingPlayer] = dict(players)
         self._environment = self._make_environment(seed_of_evaluation(config.seed, 0))
         self.num_cut = 0
         self._by_episode: PoliciesByEpisode | None = None
