@@ -21,7 +21,7 @@ from agentkit.envs.multi_agent.tic_tac_toe import TicTacToe
 from agentkit.envs.multi_agent.wrapper import MultiAgentWrapper
 from agentkit.errors import AgentkitError, CheckpointError, ConfigError, SpecError, UnknownNameError
 from agentkit.experiment import read_multi_agent_config
-from agentkit.experiment.multi_agent.config import who_plays
+from agentkit.experiment.multi_agent.assigning.who_plays import agents_by_policy, who_plays
 
 DQN = dqn.make_agent(dqn.Config(batch_size=8, min_replay_size=16, hidden_sizes=(8,), n_step=2))
 PPO = ppo.make_agent(ppo.Config(segment_length=16, num_minibatches=2, num_epochs=2, hidden_sizes=(8,)))
@@ -238,8 +238,8 @@ def test_who_plays_by_which_policy(policies, policy_of, expected):
         ({"a": DQN, "b": DQN}, {"first": "a"}, "expected a policy of each of first, second; found those of first"),
         ({"a": DQN}, {"first": "a", "second": "c"}, "Unknown policy of 'second' 'c'"),
         ({"a": DQN, "b": DQN}, {"first": "a", "second": "a"}, "Nobody plays by the policies b"),
-        ({"a": DQN}, lambda agent_id, episode: "a", "the agent id alone; found .* argument: 'episode'.*opponents=Pool"),
-        ({"a": DQN}, 5, "expected a dictionary, or a function of the agent id alone; found 5: "),
+        ({"a": DQN}, lambda agent_id, episode, world: "a", "and the episode's number; found <fun"),
+        ({"a": DQN}, 5, "expected a dictionary, a function of the agent id, or one of .*; found 5"),
         ({"a": "random"}, None, "none of them learns"),
         ({"a": "dqn"}, None, r"policies\['a'\]: expected an agent"),
         ({"a/b": DQN}, None, "policy id: expected letters"),
@@ -248,7 +248,7 @@ def test_who_plays_by_which_policy(policies, policy_of, expected):
 )
 def test_a_map_that_leaves_somebody_out_is_refused(policies, policy_of, message):
     with pytest.raises(AgentkitError, match=message):
-        who_plays(config(policies=policies, policy_of=policy_of), SPECS)
+        agents_by_policy(config(policies=policies, policy_of=policy_of), SPECS)
 
 
 def test_replays_that_are_none_in_one_process_are_refused(tmp_path):

@@ -39,7 +39,7 @@ def test_each_policy_that_learns_has_the_steps_of_its_agents():
 
     def said(steps, num_actors=1, **settings):
         plan = agentkit.MultiAgentConfig(policies, "agentkit:come_and_go", steps, plays, **settings)
-        return short_runs_of(plan, plays, num_actors)
+        return short_runs_of(plan, {"a": list(plays)[:3], "b": ["agent_3"]}, num_actors)
 
     of_dqn, learning, acting = said(100)
     assert of_dqn == (

@@ -64,7 +64,7 @@ def launch(arguments: argparse.Namespace) -> int:
         )
     if several:
         plan = new_several(arguments, "launch")
-        plays = tell_agents(plan)
+        by_policy = tell_agents(plan)
     else:
         plan = new_experiment(arguments, "launch", **chosen_replay(arguments))
     from agentkit import experiment
@@ -74,7 +74,7 @@ def launch(arguments: argparse.Namespace) -> int:
     config = experiment.LaunchConfig(**chosen)  # Refuses what is impossible before a folder is made.
     check_installed(arguments.engine, arguments.replay)
     plan, folder = in_new_folder(plan, arguments)
-    short = short_runs_of(plan, plays, config.num_actors) if several else warnings_of(plan, config.num_actors)
+    short = short_runs_of(plan, by_policy, config.num_actors) if several else warnings_of(plan, config.num_actors)
     for line in short:
         say(line)
     with folder.removed_if_refused():

@@ -181,19 +181,20 @@ def refuse_of_one_agent(arguments: argparse.Namespace) -> None:
                 )
 
 
-def tell_agents(plan: Any) -> dict[str, str]:
+def tell_agents(plan: Any) -> dict[str, list[str]]:
     """Prints who plays and by how many policies; what does not fit is refused before a run folder is made.
 
     Returns:
-        The policy of each agent.
+        The agents of each policy.
     """
-    plays = find_agents(plan)
-    say(f"{len(plays)} agents by {len(set(plays.values()))} policies: {', '.join(plays)}")
-    return plays
+    by_policy = find_agents(plan)
+    agents = [agent_id for agent_ids in by_policy.values() for agent_id in agent_ids]
+    say(f"{len(agents)} agents by {len(by_policy)} policies: {', '.join(agents)}")
+    return by_policy
 
 
-def find_agents(plan: Any) -> dict[str, str]:
-    """Returns the policy of each agent of an environment, which is made for it.
+def find_agents(plan: Any) -> dict[str, list[str]]:
+    """Returns the agents of each policy, of an environment that is made for it.
 
     Raises:
         ConfigError: it does not suit, or does not take the arguments given.

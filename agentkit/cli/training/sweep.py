@@ -71,7 +71,7 @@ def _check_first(file: SweepFile, plan: Any) -> None:
     try:
         experiment = plan.make_experiment(plan.first_values())
         if hasattr(experiment, "policies"):
-            agents = find_agents(experiment)
+            agents = {agent_id for agent_ids in find_agents(experiment).values() for agent_id in agent_ids}
             if plan.return_of is not None and plan.return_of not in agents:
                 raise unknown_name("agent in return_of", plan.return_of, agents)
         elif plan.return_of is not None:

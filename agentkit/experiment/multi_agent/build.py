@@ -18,11 +18,14 @@ from agentkit.datasets import ReplayDataset
 from agentkit.envs import given
 from agentkit.envs.resumable import episode_seed
 from agentkit.envs.step_check import StepCheck
+from agentkit.errors import OnNan
 from agentkit.experiment.checks.step_watch import StepWatch
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.multi_agent import on_device
+from agentkit.experiment.multi_agent.assigning.by_episode import ChangingActor, PoliciesByEpisode, players_of
+from agentkit.experiment.multi_agent.assigning.who_plays import agents_by_policy
 from agentkit.experiment.multi_agent.batched_loop import BatchedMultiAgentLoop
-from agentkit.experiment.multi_agent.config import MultiAgentConfig, who_plays
+from agentkit.experiment.multi_agent.config import MultiAgentConfig, changes_by_episode
 from agentkit.experiment.multi_agent.judging.evaluation import MultiAgentEvaluator
 from agentkit.experiment.multi_agent.parts import (
     NoPolicy,
@@ -71,8 +74,8 @@ def build(
     watch = stack.enter_context(StepWatch(given.name_of(config.environment), config.step_timeout, beside=True))
     environments = open_environments(config, config.seed, watch, stack)
     agent_specs = environments[0].agent_specs()
-    plays = who_plays(config, agent_specs)
-    trained, players = make_policies(config, plays, agent_specs)
+    by_policy = agents_by_policy(config, agent_specs)
+    trained, players = make_policies(config, agent_specs)
     self_play = SelfPlay(config.opponents, config.seed, trained, config.num_envs or 1) if config.opponents else None
     choose_dispatch([each.parts.state for each in trained])
     keep_frozen(config, players)
@@ -83,25 +86,27 @@ def build(
     counter = Counter()
     keys = dict(zip(players, keys_of_each(jax.random.PRNGKey(config.seed), len(players)), strict=True))
     seats = self_play.seats if self_play else {}
-    actors = _make_actors(config.num_envs, plays, trained, players, replays, keys, seats)
+    actors = _make_actors(config, by_policy, trained, players, replays, keys, seats)
     for actor in actors.values():
         stack.enter_context(contextlib.closing(actor))
-    loop = make_loop(config, environments, actors, hooks, logs.write_episode, counter)
-    learning = [
-        _start_learning(config, each, replays[each.policy_id], keys[each.policy_id], loop, logs, hooks, stack)
-        for each in trained
-    ]
+    by_episode = PoliciesByEpisode(config, agent_specs, actors) if changes_by_episode(config.policy_of) else None
+    loop = make_loop(config, environments, actors, hooks, logs.write_episode, counter, by_episode)
+    learning = []
+    for each in trained:
+        replay, key = replays[each.policy_id], keys[each.policy_id]
+        callbacks = _find_callbacks(config, each, replay, loop, by_episode, logs, hooks)
+        learning.append(_start_learning(each, replay, key, callbacks, config.on_nan, stack))
     unequal = None
     if found is not None and not loop.resumable:
         unequal = "The environment cannot be saved: it begins a new episode, and the run is not equal to another."
-    for message in filter(None, (lacking, *tell(plays), unequal, *short_runs_of(config, plays))):
+    for message in filter(None, (lacking, *tell(by_policy), unequal, *short_runs_of(config, by_policy))):
         logs.message(message)
     evaluator = None
     if evaluation_plan(config).period:
-        by_agent = {agent_id: players[policy_id] for agent_id, policy_id in plays.items()}
-        evaluator = stack.enter_context(MultiAgentEvaluator(config, by_agent, watch))
+        judged = players_of(config, agent_specs, by_policy, players)
+        evaluator = stack.enter_context(MultiAgentEvaluator(config, judged, watch))
     learners: Any = Learners({each.trained.policy_id: each.learner for each in learning})
-    work = PlayAndLearn(learning, actors, loop, counter, self_play)
+    work = PlayAndLearn(learning, actors, loop, counter, self_play, by_episode)
     contents = {f"replay-{policy_id}": replay.save for policy_id, replay in replays.items()}
     policies: Any = NoPolicy()
     training = Training(config, work, learners, evaluator, logs, hooks, policies, contents)
@@ -127,6 +132,7 @@ def make_loop(
     hooks: Hooks,
     log: Callable[[dict[str, float]], None],
     counter: Counter | None = None,
+    by_episode: PoliciesByEpisode | None = None,
 ) -> AnyLoop:
     """Makes the loop of one process, which checks each time step.
 
@@ -137,9 +143,12 @@ def make_loop(
         hooks: are told of each episode.
         log: called with its record afterwards.
         counter: of steps and episodes; None for the loop's own.
+        by_episode: who has played by which policy, for the record; None where that is so for the whole run.
     """
 
     def end_episode(record: dict[str, float], number: int = 0) -> None:
+        if by_episode is not None:
+            record |= by_episode.returns(record) | by_episode.steps()
         hooks.emit("on_episode", Episode(environments[number], record, {}))
         log(record)
 
@@ -152,8 +161,8 @@ def make_loop(
     return BatchedMultiAgentLoop(environments, actors, **given)
 
 
-def check_policies(config: MultiAgentConfig) -> tuple[dict[AgentId, str], list[Trained], dict[str, Player]]:
-    """Returns the policy id of each agent id, and what `make_policies` does, from a look at the environment.
+def check_policies(config: MultiAgentConfig) -> tuple[dict[str, list[AgentId]], list[Trained], dict[str, Player]]:
+    """Returns what `agents_by_policy` and `make_policies` do, from a look at the environment.
 
     Raises:
         SpecError: an agent cannot take what it would see and do.
@@ -164,14 +173,14 @@ def check_policies(config: MultiAgentConfig) -> tuple[dict[AgentId, str], list[T
         watch = stack.enter_context(StepWatch(given.name_of(config.environment), config.step_timeout, beside=True))
         environment = watch.make(functools.partial(config.make_environment, config.seed))
         agent_specs = stack.enter_context(contextlib.closing(environment)).agent_specs()
-    plays = who_plays(config, agent_specs)
-    trained, players = make_policies(config, plays, agent_specs)
+    by_policy = agents_by_policy(config, agent_specs)
+    trained, players = make_policies(config, agent_specs)
     if config.on_device:
         on_device.check_settings(config)
         on_device.check_trained(config, trained, on_device.find_environment(config))
     if config.opponents:
         check_pool(trained)
-    return plays, trained, players
+    return by_policy, trained, players
 
 
 def _open_replay(
@@ -193,29 +202,30 @@ def _open_replay(
 
 
 def _make_actors(
-    num_envs: int | None,
-    plays: Mapping[AgentId, str],
+    config: MultiAgentConfig,
+    by_policy: Mapping[str, Sequence[AgentId]],
     trained: list[Trained],
     players: Mapping[str, Player],
     replays: Mapping[str, Replay],
     keys: Mapping[str, jax.Array],
     seats: Mapping[AgentId, Seat],
-) -> dict[AgentId, AnyPlayer]:
+) -> dict[AgentId, AnyPlayer | ChangingActor]:
     learning = {each.policy_id: each for each in trained}
-    actors: dict[AgentId, AnyPlayer] = {}
-    seen: dict[str, int] = {}
-    for agent_id, policy_id in plays.items():
-        number = seen[policy_id] = seen.get(policy_id, -1) + 1
-        _, key = jax.random.split(keys[policy_id])  # The other is the learner's.
-        key = keys_of_each(key, number + 1)[number]
-        if policy_id not in learning:
-            actors[agent_id] = players[policy_id].make_actor(key, num_envs)
-            continue
-        each, index = learning[policy_id], ActorIndex(number, len(learning[policy_id].agent_ids))
-        seat = seats.get(agent_id)
-        adders = make_adders(each, replays[policy_id], num_envs, seat)
-        actors[agent_id] = each.make_actor(index, key, adders, seat)
-    return actors
+    made: dict[AgentId, dict[str, AnyPlayer]] = {}
+    for policy_id, agent_ids in by_policy.items():
+        _, policy_key = jax.random.split(keys[policy_id])  # The other is the learner's.
+        for number, agent_id in enumerate(agent_ids):
+            key, own = keys_of_each(policy_key, number + 1)[number], made.setdefault(agent_id, {})
+            if policy_id not in learning:
+                own[policy_id] = players[policy_id].make_actor(key, config.num_envs)
+                continue
+            each, index, seat = learning[policy_id], ActorIndex(number, len(agent_ids)), seats.get(agent_id)
+            own[policy_id] = each.make_actor(
+                index, key, make_adders(each, replays[policy_id], config.num_envs, seat), seat
+            )
+    if changes_by_episode(config.policy_of):
+        return {agent_id: ChangingActor(own) for agent_id, own in made.items()}
+    return {agent_id: next(iter(own.values())) for agent_id, own in made.items()}
 
 
 def make_adders(trained: Trained, replay: Replay, num_envs: int | None, seat: Seat | None) -> Adder | list[Adder]:
@@ -233,36 +243,51 @@ def make_adders(trained: Trained, replay: Replay, num_envs: int | None, seat: Se
     return adders[0] if num_envs is None else adders
 
 
-def _start_learning(
+def _find_callbacks(
     config: MultiAgentConfig,
     trained: Trained,
     replay: Replay,
-    key: jax.Array,
     loop: AnyLoop,
+    by_episode: PoliciesByEpisode | None,
     logs: RunLogs,
     hooks: Hooks,
-    stack: contextlib.ExitStack,
-) -> Learning:
-    """Makes dataset and learner of a policy; each policy has a log of its own."""
+) -> LearnerCallbacks:
+    """Returns what a policy's learner calls; each policy has a log of its own."""
     plan = trained.agent.batch_plan
-    dataset = stack.enter_context(contextlib.closing(ReplayDataset(replay, plan)))
-    write = log_learner(
-        config,
-        trained.policy_id,
-        logs,
-        hooks,
-        lambda: (loop.num_steps, loop.num_agent_steps, replay.info(plan.table)),
-    )
-    callbacks = LearnerCallbacks(
+
+    def count_actions() -> float:
+        if by_episode is not None:
+            return by_episode.num_actions(trained.policy_id)
+        return loop.num_agent_steps * trained.learned_share
+
+    return LearnerCallbacks(
         publisher=trained.store,
         write_priorities=None if plan.num_prior else lambda keys, p: replay.update_priorities(plan.table, keys, p),
-        log=write,
+        log=log_learner(
+            config,
+            trained.policy_id,
+            logs,
+            hooks,
+            lambda: (loop.num_steps, loop.num_agent_steps, replay.info(plan.table)),
+        ),
         log_seconds=config.log_seconds,
         count_steps=lambda: loop.num_steps,
-        steps_per_action=lambda: loop.num_steps / max(loop.num_agent_steps * trained.learned_share, 1),
+        steps_per_action=lambda: loop.num_steps / max(count_actions(), 1),
     )
+
+
+def _start_learning(
+    trained: Trained,
+    replay: Replay,
+    key: jax.Array,
+    callbacks: LearnerCallbacks,
+    on_nan: OnNan,
+    stack: contextlib.ExitStack,
+) -> Learning:
+    """Makes dataset and learner of a policy, which publishes its first parameters."""
+    dataset = stack.enter_context(contextlib.closing(ReplayDataset(replay, trained.agent.batch_plan)))
     learner_key, _ = jax.random.split(key)
-    learner = make_learner(trained.parts, dataset, learner_key, callbacks=callbacks, on_nan=config.on_nan)
+    learner = make_learner(trained.parts, dataset, learner_key, callbacks=callbacks, on_nan=on_nan)
     stack.enter_context(contextlib.closing(learner))
     trained.client.update(wait=True)
     return Learning(trained, replay, dataset, learner)

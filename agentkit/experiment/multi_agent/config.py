@@ -16,7 +16,7 @@ from agentkit.callbacks.base import has
 from agentkit.datasets.episode_files import lasting_path
 from agentkit.envs.multi_agent.loading import make_multi_agent
 from agentkit.envs.resumable import episode_seed
-from agentkit.errors import AgentkitError, ConfigError, OnNan, SaysWhatWasMeant, SpecError, unknown_name
+from agentkit.errors import AgentkitError, ConfigError, OnNan, SaysWhatWasMeant, unknown_name
 from agentkit.experiment.config import callback_record, identity
 from agentkit.experiment.config.codes import parse
 from agentkit.experiment.config.experiment_config import REPLAYS, Seed, WhichCheckpoint, check_loggers
@@ -25,7 +25,6 @@ from agentkit.experiment.policies.pool import Pool
 from agentkit.experiment.runs.config_json import damaged, read_record
 from agentkit.experiment.runs.record_check import check_record
 from agentkit.loggers import Logger, RunInfo
-from agentkit.specs import EnvironmentSpec
 from agentkit.types import AgentId
 
 RANDOM = "random"
@@ -62,7 +61,7 @@ class Frozen(metaclass=SaysWhatWasMeant):
 
 CountStepsBy = Literal["environment", "agents"]
 
-PolicyOf = str | Mapping[AgentId, str] | Callable[[AgentId], str] | None
+PolicyOf = str | Mapping[AgentId, str] | Callable[[AgentId], str] | Callable[[AgentId, int], str] | None
 
 
 @final
@@ -79,8 +78,9 @@ class MultiAgentConfig(metaclass=SaysWhatWasMeant):
         environment: see `envs.make_multi_agent`.
         num_steps: to train for.
         policy_of: who plays by which policy: "shared" (all by one), "each" (each by one of its own, which has its id),
-            a dictionary from agent id to policy id, or a function of the agent id. None for the policies that have the
-            agents' ids, or for the only one.
+            a dictionary from agent id to policy id, a function of the agent id, or one of the agent id and the number
+            of the episode, from 0: ``policy_of(agent_id, episode)``, in one process with one environment. None for the
+            policies that have the agents' ids, or for the only one.
         opponents: earlier parameters of the policies that learn, to play against; None where all play by the newest.
         num_envs: environments that take their steps together, with one policy call of each agent for all in which it
             acts; None for one, without a batch. Steps are those of all of them.
@@ -150,7 +150,7 @@ class MultiAgentConfig(metaclass=SaysWhatWasMeant):
                 f"policy_of: with one agent as policies, expected 'shared' or 'each', found {self.policy_of!r}. Give "
                 "policies={'policy id': agent, ...} for others."
             )
-        _check_policy_of(self.policy_of)
+        _check_policy_of(self)
 
     def make_environment(self, seed: int) -> Any:
         """Makes the environment, ready for agents."""
@@ -207,20 +207,48 @@ def _check_policies(policies: Any) -> dict[str, Any]:
     return dict(policies)
 
 
-def _check_policy_of(policy_of: Any) -> None:
-    """Refuses what cannot be called with an agent id alone, where it is neither words nor a dictionary."""
-    if policy_of is None or isinstance(policy_of, str | Mapping):
-        return
+def changes_by_episode(policy_of: Any) -> bool:
+    """Returns whether who plays by which policy is a function of agent id and episode.
+
+    One that could do without the episode is, if it calls that so: ``def policy_of(agent_id, episode=0)``.
+    """
     try:
-        inspect.signature(policy_of).bind("an agent id")
+        named = "episode" in inspect.signature(policy_of).parameters
+    except (TypeError, ValueError):  # It is no function, or one written in C.
+        return False
+    return _takes(policy_of, "an agent id", 0) and (named or not _takes(policy_of, "an agent id"))
+
+
+def _takes(function: Any, *arguments: Any) -> bool:
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError:
+        return False
     except ValueError:  # Some functions written in C have no signature.
-        return
-    except TypeError as error:
+        return True
+    return True
+
+
+def _check_policy_of(config: MultiAgentConfig) -> None:
+    """Refuses what is neither words, nor a dictionary, nor a function, and what policies by episode do not go with."""
+    given = config.policy_of
+    if not changes_by_episode(given):
+        if given is None or isinstance(given, str | Mapping) or _takes(given, "an agent id"):
+            return
         raise ConfigError(
-            f"policy_of: expected a dictionary, or a function of the agent id alone; found {policy_of!r:.80}: {error}. "
-            "Who plays by which policy is so for the whole run; opponents that are drawn anew for each episode are "
-            "opponents=Pool(...)."
-        ) from error
+            "policy_of: expected a dictionary, a function of the agent id, or one of the agent id and the episode's "
+            f"number; found {given!r:.80}."
+        )
+    for name, found, why in (
+        ("num_envs", config.num_envs, "Of several environments the episodes have no order"),
+        ("on_device", config.on_device or None, "The compiled loop has one program for all episodes"),
+        ("opponents", config.opponents, "A pool's games are counted by the policy that an agent keeps"),
+    ):
+        if found is not None:
+            raise ConfigError(
+                f"policy_of: expected a map for the whole run beside {name}={found!r:.80}; found a function of agent "
+                f"id and episode. {why}. Leave {name} out, or take the episode out of the function."
+            )
 
 
 def check_word(what: str, name: Any) -> None:
@@ -231,63 +259,6 @@ def check_word(what: str, name: Any) -> None:
     """
     if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+", name) or name.startswith("."):
         raise ConfigError(f"{what}: expected letters, digits, '_', '-' and '.', found {name!r}.")
-
-
-def who_plays(config: MultiAgentConfig, agent_specs: Mapping[AgentId, EnvironmentSpec]) -> dict[AgentId, str]:
-    """Returns the policy id of each agent id.
-
-    Args:
-        config: says it.
-        agent_specs: of the environment.
-
-    Raises:
-        ConfigError: an agent has no policy, or a policy nobody who plays by it.
-        SpecError: agents share a policy that see or do different things.
-    """
-    found = _policy_of(config, list(agent_specs))
-    known = policies_of(config, agent_specs)
-    for agent_id, policy_id in found.items():
-        check_word("agent id", agent_id)
-        if policy_id not in known:
-            raise unknown_name(f"policy of {agent_id!r}", str(policy_id), known)
-    if idle := known.keys() - found.values():
-        raise ConfigError(f"Nobody plays by the policies {', '.join(sorted(idle))}. Leave them out, or see policy_of.")
-    first: dict[str, AgentId] = {}
-    for agent_id, policy_id in found.items():
-        one = first.setdefault(policy_id, agent_id)
-        for what, ours, theirs in zip(EnvironmentSpec._fields, agent_specs[one], agent_specs[agent_id], strict=True):
-            if ours != theirs:
-                raise SpecError(
-                    f"{one!r} and {agent_id!r} share the policy {policy_id!r} and have different {what}: {ours!r:.200} "
-                    f"and {theirs!r:.200}. Give each a policy of its own: policy_of='each' (--policies each)."
-                )
-    return found
-
-
-def _policy_of(config: MultiAgentConfig, agent_ids: list[AgentId]) -> dict[AgentId, str]:
-    given = config.policy_of
-    if given == EACH:
-        return {agent_id: agent_id for agent_id in agent_ids}
-    if given == SHARED or given is None:
-        names = [SHARED] if isinstance(config.policies, Agent) else list(config.policies)
-        if len(names) == 1:
-            return dict.fromkeys(agent_ids, names[0])
-        if given is None and set(names) == set(agent_ids):
-            return {agent_id: agent_id for agent_id in agent_ids}
-        raise ConfigError(
-            f"policy_of: there are the policies {', '.join(names)} and the agents {', '.join(agent_ids)}. Say who "
-            "plays by which: a dictionary from agent id to policy id, or a function."
-        )
-    if isinstance(given, str):
-        raise unknown_name("policy_of", given, (SHARED, EACH), "Or a dictionary, or a function of the agent id.")
-    if isinstance(given, Mapping):
-        if given.keys() != set(agent_ids):
-            raise ConfigError(
-                f"policy_of: expected a policy of each of {', '.join(agent_ids)}; found those of "
-                f"{', '.join(map(str, given)) or 'nobody'}."
-            )
-        return {agent_id: given[agent_id] for agent_id in agent_ids}
-    return {agent_id: given(agent_id) for agent_id in agent_ids}
 
 
 def policies_of(config: MultiAgentConfig, agent_ids: Any) -> dict[str, Agent[Any] | Frozen | str]:

@@ -18,13 +18,13 @@ from agentkit.envs.multi_agent.loading import make_multi_agent
 from agentkit.errors import CheckpointError, ConfigError, says_what_was_meant, unknown_name
 from agentkit.experiment.config import identity
 from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.experiment.multi_agent.assigning.who_plays import agents_by_policy
 from agentkit.experiment.multi_agent.config import (
     Frozen,
     MultiAgentConfig,
     is_of_several_agents,
     policies_of,
     read_multi_agent_config,
-    who_plays,
 )
 from agentkit.experiment.multi_agent.learner_folders import find_policies, frozen_file
 from agentkit.experiment.multi_agent.players import Player, no_own_actor, player_of
@@ -82,14 +82,14 @@ def read_saved(
         ConfigError: a policy has a learner of its own.
         CheckpointError: the checkpoint is of other policies.
     """
-    plays = who_plays(config, agent_specs)
+    by_policy = agents_by_policy(config, agent_specs)
     saved = {}
     for policy_id, policy in policies_of(config, agent_specs).items():
         if not isinstance(policy, Agent) or (wanted is not None and policy_id not in wanted):
             continue
         if policy_id not in found.state["learner"]:
             raise CheckpointError(f"{found.path} has no policy {policy_id!r}; it is of another experiment.")
-        agent_ids = [agent_id for agent_id, other in plays.items() if other == policy_id]
+        agent_ids = by_policy[policy_id]
         agent, spec = policy.with_num_envs(len(agent_ids)), agent_specs[agent_ids[0]]
         parts, store = make_parts(agent, spec), VariableStore()
         learner = found.state["learner"][policy_id]
@@ -126,18 +126,17 @@ def load_players(
         CheckpointError: there is none that can be read, or it is of other policies.
     """
     found, agent_specs = find_policies(run, checkpoint), specs_of(config)
-    plays = {
-        agent_id: policy_id
-        for agent_id, policy_id in who_plays(config, agent_specs).items()
-        if agent_ids is None or agent_id in agent_ids
+    by_policy = {
+        policy_id: own
+        for policy_id, own in agents_by_policy(config, agent_specs).items()
+        if agent_ids is None or not set(agent_ids).isdisjoint(own)
     }
-    saved = read_saved(config, found, agent_specs, set(plays.values()))
+    saved = read_saved(config, found, agent_specs, by_policy)
     players = {policy_id: each.as_player() for policy_id, each in saved.items()}
     policies = policies_of(config, agent_specs)
-    for agent_id, policy_id in plays.items():
-        policy = policies[policy_id]
-        if not isinstance(policy, Agent) and policy_id not in players:
-            players[policy_id] = load_player(find_kept(run, policy_id, policy), agent_specs[agent_id])
+    for policy_id, own in by_policy.items():
+        if not isinstance(policy := policies[policy_id], Agent):
+            players[policy_id] = load_player(find_kept(run, policy_id, policy), agent_specs[own[0]])
     return players
 
 
@@ -323,4 +322,4 @@ def agents_of(run: str | pathlib.Path, policy: str | None = None, imports: Seque
     agent_specs = specs_of(config)
     learned = [name for name, one in policies_of(config, agent_specs).items() if isinstance(one, Agent)]
     wanted = _choose_policy(run, policy, learned)
-    return [agent_id for agent_id, policy_id in who_plays(config, agent_specs).items() if policy_id == wanted]
+    return agents_by_policy(config, agent_specs)[wanted]

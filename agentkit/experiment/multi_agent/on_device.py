@@ -17,7 +17,8 @@ from agentkit.envs.jax.step_check import check_steps
 from agentkit.envs.jax.turn_base import JaxTurnEnvironment
 from agentkit.experiment.checks.step_watch import StepWatch
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
-from agentkit.experiment.multi_agent.config import MultiAgentConfig, who_plays
+from agentkit.experiment.multi_agent.assigning.who_plays import agents_by_policy, who_plays
+from agentkit.experiment.multi_agent.config import MultiAgentConfig
 from agentkit.experiment.multi_agent.judging.evaluation import MultiAgentEvaluator
 from agentkit.experiment.multi_agent.parts import (
     NoPolicy,
@@ -184,8 +185,8 @@ def build(
     watch = stack.enter_context(StepWatch(given.name_of(config.environment), config.step_timeout, beside=True))
     environment = find_environment(config)
     agent_specs = environment.agent_specs()
-    plays = who_plays(config, agent_specs)
-    trained, players = make_policies(config, plays, agent_specs)
+    plays, by_policy = who_plays(config, agent_specs), agents_by_policy(config, agent_specs)
+    trained, players = make_policies(config, agent_specs)
     check_trained(config, trained, environment)
     if config.opponents:
         check_pool(trained)
@@ -197,8 +198,8 @@ def build(
     keep_frozen(config, players)
     lacking = begin(config)
     logs = RunLogs(config, stack, already if resume else None)
-    who = tell(plays, "with the environments")
-    for message in filter(None, (lacking, *who, memory, *short_runs_of(config, plays))):
+    who = tell(by_policy, "with the environments")
+    for message in filter(None, (lacking, *who, memory, *short_runs_of(config, by_policy))):
         logs.message(message)
     each_step = _agent_steps_of(config, 1 if isinstance(environment, JaxTurnEnvironment) else len(plays))
     learners: Any = DeviceLearners(

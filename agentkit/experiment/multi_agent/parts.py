@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 from agentkit import checkpoint
@@ -13,6 +13,7 @@ from agentkit.agents.common.agent import Agent
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment.checks.short_runs import acts_at_random, learns_nothing
 from agentkit.experiment.config.identity import difference
+from agentkit.experiment.multi_agent.assigning.who_plays import agents_by_policy
 from agentkit.experiment.multi_agent.config import SHARED, Frozen, MultiAgentConfig, policies_of
 from agentkit.experiment.multi_agent.learner_folders import frozen_file
 from agentkit.experiment.multi_agent.loading import find_kept, load_player
@@ -48,21 +49,22 @@ class NoPolicy:
 
 
 def make_policies(
-    config: MultiAgentConfig, plays: Mapping[AgentId, str], agent_specs: Mapping[AgentId, EnvironmentSpec]
+    config: MultiAgentConfig, agent_specs: Mapping[AgentId, EnvironmentSpec]
 ) -> tuple[list[Trained], dict[str, Player]]:
     """Returns the policies that learn, and of all policies those to be judged by, by id.
 
     Raises:
         SpecError: an agent cannot take what it would see and do.
-        ConfigError: settings contradict each other, or there is no such run to play by the policy of.
+        ConfigError: settings contradict each other, or there is no such run to play by the policy of; or as
+            `agents_by_policy`.
     """
+    by_policy = agents_by_policy(config, agent_specs)
     trained: list[Trained] = []
     players: dict[str, Player] = {}
     for policy_id, policy in policies_of(config, agent_specs).items():
-        agent_ids = [agent_id for agent_id, other in plays.items() if other == policy_id]
-        spec = agent_specs[agent_ids[0]]
+        spec = agent_specs[by_policy[policy_id][0]]
         if isinstance(policy, Agent):
-            trained.append(make_trained(config, policy_id, policy, plays, spec))
+            trained.append(make_trained(config, policy_id, policy, by_policy, spec))
             players[policy_id] = trained[-1].as_player()
         else:
             players[policy_id] = load_player(find_kept(config.run_directory, policy_id, policy), spec)
@@ -135,30 +137,30 @@ def log_learner(
     return write
 
 
-def tell(plays: Mapping[AgentId, str], where: str = "") -> list[str]:
+def tell(by_policy: Mapping[str, Sequence[AgentId]], where: str = "") -> list[str]:
     """Returns lines for the user: the device, with what else runs on it, and who plays by which policy."""
-    who: dict[str, list[AgentId]] = {}
-    for agent_id, policy_id in plays.items():
-        who.setdefault(policy_id, []).append(agent_id)
-    said = "; ".join(f"{policy_id}: {', '.join(agent_ids)}" for policy_id, agent_ids in who.items())
+    said = "; ".join(f"{policy_id}: {', '.join(agent_ids)}" for policy_id, agent_ids in by_policy.items())
     device = f"Device: {describe_devices(None)}"
     return [f"{device}, {where}; the first chunk is compiled, for a while." if where else device, f"Policies: {said}"]
 
 
-def short_runs_of(config: MultiAgentConfig, plays: Mapping[AgentId, str], num_actors: int = 1) -> list[str]:
+def short_runs_of(
+    config: MultiAgentConfig, by_policy: Mapping[str, Sequence[AgentId]], num_actors: int = 1
+) -> list[str]:
     """Returns lines on the policies that learn nothing in so few steps, or act at random in all; see `short_runs`.
 
-    Agents that act in turns have fewer steps than are counted here, so that it is said of none that learns.
+    Agents that act in turns, or play by it in some episodes, have fewer steps than are counted here, so that it is said
+    of none that learns.
 
     Args:
         config: that is to be run.
-        plays: the policy id of each agent id.
+        by_policy: the ids of the agents that play by each policy.
         num_actors: actor processes that share the steps.
     """
     lines: list[str] = []
-    for policy_id, policy in policies_of(config, plays).items():
+    for policy_id, policy in policies_of(config, by_policy).items():
         if isinstance(policy, Agent):
-            number = list(plays.values()).count(policy_id)
+            number = len(by_policy[policy_id])
             agent = policy.with_num_envs(number * (config.num_envs or 1))
             total = config.num_steps * (1 if config.count_steps_by == "agents" else number)
             steps = f"{config.num_steps:,} steps, at most {total:,} of its {number} agents" if number > 1 else ""

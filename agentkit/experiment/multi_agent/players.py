@@ -74,11 +74,12 @@ class Trained:
 
     Attributes:
         policy_id: its name.
-        agent_ids: of those who play by it.
+        agent_ids: of those who play by it; in some episodes, where that changes.
         agent: for as many environments as there are of them, times those of the experiment.
         spec: of each of them.
         parts: of the agent.
-        learned_share: of all agents' actions, the share that it learns from, on average.
+        learned_share: of all agents' actions, the share that it learns from, on average; not asked for where policies
+            change by episode.
         store: where its learner publishes.
         client: of its actors.
     """
@@ -137,7 +138,11 @@ def no_own_actor(who: str) -> ConfigError:
 
 
 def make_trained(
-    config: MultiAgentConfig, policy_id: str, agent: Agent[Any], plays: Mapping[AgentId, str], spec: EnvironmentSpec
+    config: MultiAgentConfig,
+    policy_id: str,
+    agent: Agent[Any],
+    by_policy: Mapping[str, Sequence[AgentId]],
+    spec: EnvironmentSpec,
 ) -> Trained:
     """Makes the parts of a policy that learns.
 
@@ -145,7 +150,7 @@ def make_trained(
         config: what is run.
         policy_id: its name.
         agent: that learns it.
-        plays: the policy id of each agent id.
+        by_policy: the ids of the agents that play by each policy.
         spec: of each agent that plays by it.
 
     Raises:
@@ -154,7 +159,7 @@ def make_trained(
     """
     if agent.make_actor is not None:
         raise no_own_actor(f"policies[{policy_id!r}]")
-    agent_ids = [agent_id for agent_id, other in plays.items() if other == policy_id]
+    agent_ids = by_policy[policy_id]
     agent = agent.with_num_envs(len(agent_ids) * (config.num_envs or 1))
     one = _OfOne(agent, config.num_steps * (1 if config.count_steps_by == "agents" else len(agent_ids)))
     try:
@@ -162,8 +167,9 @@ def make_trained(
         check_memory(one, spec)
     except ConfigError as error:
         raise type(error)(f"policies[{policy_id!r}]: {error}") from error
-    share = len(agent_ids) / len(plays)
+    share = len(agent_ids) / sum(map(len, by_policy.values()))
     if config.opponents is not None:
-        policies = policies_of(config, plays)
-        share *= config.opponents.learning_share(sum(isinstance(policies[other], Agent) for other in plays.values()))
+        policies = policies_of(config, by_policy)
+        learning = sum(len(ids) for other, ids in by_policy.items() if isinstance(policies[other], Agent))
+        share *= config.opponents.learning_share(learning)
     return Trained(policy_id, agent_ids, agent, spec, parts, share)

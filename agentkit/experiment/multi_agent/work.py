@@ -9,6 +9,7 @@ from typing import Any, final
 from agentkit.counting import Counter
 from agentkit.datasets import ReplayDataset
 from agentkit.errors import AgentkitError, CheckpointError
+from agentkit.experiment.multi_agent.assigning.by_episode import ChangingActor, PoliciesByEpisode
 from agentkit.experiment.multi_agent.batched_loop import BatchedMultiAgentLoop
 from agentkit.experiment.multi_agent.players import AnyPlayer, Trained
 from agentkit.experiment.multi_agent.self_play import SelfPlay, SelfPlayLoop
@@ -96,13 +97,15 @@ class PlayAndLearn:
         loop: in which they meet the environment.
         counter: of steps and episodes.
         self_play: says who plays by earlier parameters; None where nobody does.
+        by_episode: says who plays an episode by which policy; None where that is so for the whole run.
     """
 
     learning: list[Learning]
-    actors: dict[AgentId, AnyPlayer]
+    actors: Mapping[AgentId, AnyPlayer | ChangingActor]
     loop: AnyLoop
     counter: Counter
     self_play: SelfPlay | None = None
+    by_episode: PoliciesByEpisode | None = None
 
     def __post_init__(self) -> None:
         """Lets self-play begin and end the loop's episodes, where there is any."""
@@ -126,6 +129,8 @@ class PlayAndLearn:
         for each in full:
             each.learner.step()
         if not full:
+            if self.by_episode is not None and self.loop.beginning:
+                self.by_episode.begin(self.num_episodes)
             try:
                 self._stepped.step()
             except AgentkitError:
@@ -161,6 +166,8 @@ class PlayAndLearn:
         self.counter.restore(state["counter"])
         for agent_id, actor in self.actors.items():
             actor.restore(state["actors"][agent_id])
+        if self.by_episode is not None:
+            self.by_episode.begin(self.num_episodes)
         if self.self_play is not None:
             self.self_play.restore(state["self_play"], state["mid_episode"])
         if "loop" in state:

@@ -23,8 +23,9 @@ from agentkit.experiment.launching.sharing.common import newest_step, watch_step
 from agentkit.experiment.launching.sharing.exploring import AGENT_TURNS, find_start
 from agentkit.experiment.launching.sharing.step_goal import StepGoal
 from agentkit.experiment.launching.sharing.transports import make_client
+from agentkit.experiment.multi_agent.assigning.who_plays import who_plays
 from agentkit.experiment.multi_agent.build import make_adders, make_loop, open_environments
-from agentkit.experiment.multi_agent.config import MultiAgentConfig, who_plays
+from agentkit.experiment.multi_agent.config import MultiAgentConfig
 from agentkit.experiment.multi_agent.judging.evaluation import MultiAgentEvaluator
 from agentkit.experiment.multi_agent.parts import make_policies
 from agentkit.experiment.multi_agent.players import AnyPlayer, Player, Trained
@@ -62,7 +63,7 @@ def multi_agent_actor_node(
         environments = open_environments(config, seed, watch, stack)
         agent_specs = environments[0].agent_specs()
         plays = who_plays(config, agent_specs)
-        trained, players = make_policies(config, plays, agent_specs)
+        trained, players = make_policies(config, agent_specs)
         servers = {
             each.policy_id: connect(context, each.agent.make_tables(each.spec), replays[each.policy_id], stack)
             for each in trained
@@ -156,7 +157,7 @@ def multi_agent_evaluator_node(
         with contextlib.closing(watch.make(lambda: config.make_environment(config.seed))) as environment:
             agent_specs = environment.agent_specs()
         plays = who_plays(config, agent_specs)
-        trained, players = make_policies(config, plays, agent_specs)
+        trained, players = make_policies(config, agent_specs)
         clients = {each.policy_id: make_client(context, learners[each.policy_id]) for each in trained}
         hooks = node_hooks(context, config)
         hooks.watch(count_updates=lambda: sum(client.version for client in clients.values()))

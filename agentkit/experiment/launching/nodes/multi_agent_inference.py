@@ -20,7 +20,7 @@ from agentkit.experiment.launching.nodes.inference import serve
 from agentkit.experiment.launching.sharing.common import watch_steps
 from agentkit.experiment.launching.sharing.transports import make_client
 from agentkit.experiment.multi_agent.batched_loop import BatchedMultiAgentLoop
-from agentkit.experiment.multi_agent.config import MultiAgentConfig, who_plays
+from agentkit.experiment.multi_agent.config import MultiAgentConfig
 from agentkit.experiment.multi_agent.parts import make_policies
 from agentkit.experiment.multi_agent.players import AnyPlayer, Trained
 from agentkit.experiment.policies.own_actor import seed_of
@@ -49,7 +49,7 @@ def multi_agent_inference_node(
         contextlib.closing(watch.make(lambda: config.make_environment(config.seed))) as environment,
     ):
         agent_specs = environment.agent_specs()
-    trained, _ = make_policies(config, who_plays(config, agent_specs), agent_specs)
+    trained, _ = make_policies(config, agent_specs)
     policies = {
         each.policy_id: ServedPolicy(
             each.agent.make_policy(each.parts.networks),

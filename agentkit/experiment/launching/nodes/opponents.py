@@ -31,7 +31,7 @@ from agentkit.experiment.launching.sharing.common import (
     watch_steps,
 )
 from agentkit.experiment.launching.sharing.transports import make_client
-from agentkit.experiment.multi_agent.config import MultiAgentConfig, who_plays
+from agentkit.experiment.multi_agent.config import MultiAgentConfig
 from agentkit.experiment.multi_agent.learner_folders import pools_folder
 from agentkit.experiment.multi_agent.parts import make_policies
 from agentkit.experiment.multi_agent.players import Trained
@@ -71,7 +71,7 @@ def opponents_node(
         contextlib.closing(watch.make(lambda: config.make_environment(config.seed))) as environment,
     ):
         agent_specs = environment.agent_specs()
-    trained, _ = make_policies(config, who_plays(config, agent_specs), agent_specs)
+    trained, _ = make_policies(config, agent_specs)
     pools = Pools(config.opponents, config.seed, trained)
     folder = None if context.run_directory is None else pools_folder(context.run_directory)
     if folder is not None and (found := checkpoint.read_latest(folder)) is not None:

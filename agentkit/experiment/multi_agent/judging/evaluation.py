@@ -20,7 +20,14 @@ from agentkit.experiment.evaluation.evaluate import (
     summarise,
     wants_another,
 )
-from agentkit.experiment.multi_agent.config import Frozen, MultiAgentConfig, read_to_judge, who_plays
+from agentkit.experiment.multi_agent.assigning.by_episode import (
+    RETURN_BY,
+    ChangingPlayer,
+    PoliciesByEpisode,
+    players_of,
+)
+from agentkit.experiment.multi_agent.assigning.who_plays import agents_by_policy
+from agentkit.experiment.multi_agent.config import Frozen, MultiAgentConfig, changes_by_episode, read_to_judge
 from agentkit.experiment.multi_agent.judging.filming import filmed_agents
 from agentkit.experiment.multi_agent.learner_folders import find_policies
 from agentkit.experiment.multi_agent.loading import load_player, load_players, specs_of
@@ -38,13 +45,19 @@ class MultiAgentEvaluator:
     """Plays episodes with the newest parameters; a context manager.
 
     Evaluation number k of a run is a function of the seed, k and the parameters, and changes nothing in the training.
+    Where policies change by episode, the episodes of each evaluation are those from 0 on.
 
     Attributes:
         players: by agent id.
         num_cut: episodes of the newest evaluation that the experiment's limit of steps has cut off.
     """
 
-    def __init__(self, config: MultiAgentConfig, players: Mapping[AgentId, Player], watch: StepWatch | None = None):
+    def __init__(
+        self,
+        config: MultiAgentConfig,
+        players: Mapping[AgentId, Player | ChangingPlayer],
+        watch: StepWatch | None = None,
+    ):
         """Makes an environment of its own.
 
         Args:
@@ -52,9 +65,11 @@ class MultiAgentEvaluator:
             players: by agent id.
             watch: ends what hangs; None waits for ever.
         """
-        self._config, self.players, self._watch = config, dict(players), watch
+        self._config, self._watch = config, watch
+        self.players: Mapping[AgentId, Player | ChangingPlayer] = dict(players)
         self._environment = self._make_environment(seed_of_evaluation(config.seed, 0))
         self.num_cut = 0
+        self._by_episode: PoliciesByEpisode | None = None
 
     def run(
         self,
@@ -66,13 +81,14 @@ class MultiAgentEvaluator:
         """Returns the record of evaluation `number`; see `experiment.Evaluator.run`.
 
         The record has ``episode_return`` of all agents with its least and greatest, ``episode_return/ID`` of each, and
-        ``wins/ID``, the share of episodes in which an agent had a higher return than every other.
+        ``wins/ID``, the share of episodes in which an agent had a higher return than every other; where policies change
+        by episode also ``policy_return/POLICY``, the mean of the agents that played by it.
         """
         loop = self._loop(number)
         records: list[dict[str, float]] = []
         used = 0.0
         while wants_another(len(records), used, num_episodes, max_steps):
-            ended = loop.run(num_episodes=1, stop=should_stop)
+            ended = self._play(loop, len(records), should_stop)
             if not ended:
                 return None
             records += ended
@@ -85,9 +101,18 @@ class MultiAgentEvaluator:
         if num_episodes < 1:
             raise ConfigError(f"Expected at least 1 episode, found {num_episodes}.")
         loop = self._loop(number)
-        records = loop.run(num_episodes=num_episodes)
+        records = [record for number in range(num_episodes) for record in self._play(loop, number)]
         self.num_cut = loop.num_cut
         return records
+
+    def _play(
+        self, loop: MultiAgentLoop, episode: int, should_stop: Callable[[], bool] = lambda: False
+    ) -> list[dict[str, float]]:
+        """Returns the record of an episode; none where it was stopped."""
+        if self._by_episode is None:
+            return loop.run(num_episodes=1, stop=should_stop)
+        self._by_episode.begin(episode)
+        return [record | self._by_episode.returns(record) for record in loop.run(num_episodes=1, stop=should_stop)]
 
     def _loop(self, number: int) -> MultiAgentLoop:
         """Makes the loop of evaluation `number`, before its first episode."""
@@ -103,6 +128,8 @@ class MultiAgentEvaluator:
         for actor in actors.values():
             actor.update(wait=True)
         specs = self._environment.agent_specs()
+        if changes_by_episode(self._config.policy_of):
+            self._by_episode = PoliciesByEpisode(self._config, specs, actors)
         checks = {agent_id: StepCheck(spec, None, self._config.on_nan) for agent_id, spec in specs.items()}
         limit = evaluation_plan(self._config).max_steps
         return MultiAgentLoop(self._environment, actors, checks=checks, max_episode_steps=limit)
@@ -128,6 +155,8 @@ def summarise_agents(records: Sequence[Mapping[str, float]]) -> dict[str, float]
     agents = [name.removeprefix(RETURN_OF) for name in records[0] if name.startswith(RETURN_OF)]
     by_agent = np.array([[record[RETURN_OF + agent_id] for agent_id in agents] for record in records])
     summary = summarise(records)
+    for name in sorted({name for record in records for name in record if name.startswith(RETURN_BY)}):
+        summary[name] = float(np.mean([record[name] for record in records if name in record]))
     summary |= {RETURN_OF + agent_id: float(mean) for agent_id, mean in zip(agents, by_agent.mean(axis=0), strict=True)}
     if len(agents) > 1:
         highest = by_agent == by_agent.max(axis=1, keepdims=True)
@@ -200,7 +229,7 @@ class _Game(NamedTuple):
     """Holds in what is played, who plays, and after how many steps of training."""
 
     config: MultiAgentConfig
-    players: Mapping[AgentId, Player]
+    players: Mapping[AgentId, Player | ChangingPlayer]
     steps: int
 
 
@@ -218,11 +247,11 @@ def _find_game(
         if agent_id not in agent_specs:
             raise unknown_name("agent", agent_id, agent_specs)
     players = load_players(config, run, checkpoint, agent_specs.keys() - opponents.keys())
+    own = [agent_id for agent_id in agent_specs if agent_id not in opponents]
+    found = players_of(config, own, agents_by_policy(config, agent_specs), players)
     by_agent = {
-        agent_id: load_player(opponents[agent_id], agent_specs[agent_id], imports)
-        if agent_id in opponents
-        else players[policy_id]
-        for agent_id, policy_id in who_plays(config, agent_specs).items()
+        agent_id: found[agent_id] if agent_id in found else load_player(opponents[agent_id], spec, imports)
+        for agent_id, spec in agent_specs.items()
     }
     return _Game(config, by_agent, find_policies(run, checkpoint).step)
 

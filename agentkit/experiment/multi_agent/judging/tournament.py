@@ -11,7 +11,8 @@ from typing import Any, final
 import numpy as np
 
 from agentkit.errors import ConfigError, says_what_was_meant
-from agentkit.experiment.multi_agent.config import RANDOM, Frozen, MultiAgentConfig, read_to_judge, who_plays
+from agentkit.experiment.multi_agent.assigning.who_plays import who_plays
+from agentkit.experiment.multi_agent.config import RANDOM, Frozen, MultiAgentConfig, changes_by_episode, read_to_judge
 from agentkit.experiment.multi_agent.judging.evaluation import MultiAgentEvaluator
 from agentkit.experiment.multi_agent.learner_folders import find_policies
 from agentkit.experiment.multi_agent.loading import Saved, load_player, load_players, read_saved, specs_of
@@ -106,9 +107,15 @@ def play_tournament(
         **changes: fields of `MultiAgentConfig`, such as `seed` or `evaluation_max_steps`.
 
     Raises:
-        ConfigError: no such run or checkpoint; or fewer than two agents have policies that learn.
+        ConfigError: no such run or checkpoint; or fewer than two agents have policies that learn, or these change by
+            episode.
     """
     config = read_to_judge(run, imports=imports, **changes)
+    if changes_by_episode(config.policy_of):
+        raise ConfigError(
+            "A tournament puts players into the places of a policy's agents, which change by episode in this run "
+            "(policy_of). Give evaluate the run, with opponents for some agents."
+        )
     found, agent_specs = find_policies(run, checkpoint), specs_of(config)
     saved = read_saved(config, found, agent_specs)
     places = [agent_id for each in saved.values() for agent_id in each.agent_ids]

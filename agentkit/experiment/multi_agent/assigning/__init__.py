@@ -1,0 +1,1 @@
+"""Who plays by which policy: for the whole run, or for an episode."""

@@ -1,0 +1,224 @@
+"""Policies by episode: who plays by which is a function of agent id and episode's number."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import agentkit
+from agentkit import specs
+from agentkit.agents import dqn, ppo
+from agentkit.envs.multi_agent.base import TurnEnvironment, one_reward_spec
+from agentkit.errors import AgentkitError, ConfigError, SpecError, UnknownNameError
+from agentkit.experiment import read_multi_agent_config
+from agentkit.experiment.local import started
+from agentkit.experiment.multi_agent.assigning import who_plays
+from agentkit.experiment.multi_agent.config import changes_by_episode
+from agentkit.learning import Linear
+from tests.experiment.test_multi_agent import DQN, PPO, assert_equal, config, saved
+
+TWO_STEPS = dqn.make_agent(dataclasses.replace(DQN.config, n_step=2, discount=0.5))
+
+
+FALLING = ppo.make_agent(dataclasses.replace(PPO.config, clip_epsilon=Linear(0.4, 0.1, 300, by="steps")))
+
+
+class Relay(TurnEnvironment):
+    """Has four steps: x acts at 0, 1 and 3, away in between; y at 1 to 3. Rewards are 10 times who, and when."""
+
+    def __init__(self, seed=0):
+        seen = specs.Array((2,), np.float32)
+        super().__init__(dict.fromkeys("xy", one_reward_spec(seen, specs.DiscreteArray(2, np.int32))), seed)
+
+    def _start(self):
+        self._step = 0
+
+    def _advance(self, actions):
+        for agent_id in actions:
+            self._reward(agent_id, 10.0 * "_xy".index(agent_id) + self._step)
+        self._step += 1
+        for agent_id in {2: "x", 4: "xy"}.get(self._step, ""):
+            self._end(agent_id, self._observe(agent_id))
+
+    def _acting(self):
+        return ["x", "xy", "y", "xy", ""][self._step]
+
+    def _observe(self, agent_id):
+        return np.array(["_xy".index(agent_id), self._step], np.float32)
+
+
+def in_threes(agent_id, episode):
+    """Each by its own in the first episode, both by a in the second, both by b in the third."""
+    return ["a" if agent_id == "x" else "b", "a", "b"][episode % 3]
+
+
+def drawn(agent_id, episode):
+    who = np.random.default_rng([7, episode]).permutation(["a", "b", "b", "chance"])
+    return str(who["xy0123".index(agent_id[-1]) % 4])
+
+
+def relay(folder=None, policy_of=in_threes, **settings):
+    return config(folder, {"a": TWO_STEPS, "b": TWO_STEPS}, policy_of, Relay, **settings)
+
+
+def rows_of(learning):
+    found, _ = learning.replay.contents(learning.table)
+    return [tuple(map(float, (*seen, reward))) for seen, reward in zip(found.observation, found.reward, strict=True)]
+
+
+# Who, when, and what the agent got then and half of what at its next step: as `Relay` says. An episode's first state
+# is in an item of one reward, too (decision 57), and items come one step late (decision 11). By the step after which.
+X = {2: [(1, 0, 10.0), (1, 0, 15.5), (1, 1, 11.0)], 3: [], 4: [(1, 3, 13.0)]}
+Y = {2: [], 3: [(2, 1, 21.0)], 4: [(2, 1, 32.0), (2, 2, 33.5), (2, 3, 23.0)]}
+
+
+def test_each_policy_learns_from_what_its_agents_did_in_their_episodes():
+    x, y, both = ([row for step in (2, 3, 4) for each in who for row in each[step]] for who in ([X], [Y], [X, Y]))
+    with started(relay(num_steps=16), False) as (training, _):
+        work = training.work
+        a, b = work.learning
+        for expected in ((x, y), (x + both, y), (x + both, y + both), (x + both + x, y + both + y)):
+            for _ in range(4):
+                work.step()
+            assert (rows_of(a), rows_of(b)) == expected
+
+
+def test_actions_and_returns_are_told_by_policy(tmp_path):
+    """x takes 3 actions in each episode for a return of 34, y 3 for one of 66, of 4 steps of the environment."""
+    with started(relay(tmp_path, num_steps=12), False) as (training, stop):
+        result = training.train(stop)
+        shares = [each.learner._callbacks.steps_per_action() for each in training.work.learning]
+    assert shares == [12 / 9, 12 / 9] and result.steps == 12
+    rows = agentkit.open_run(str(tmp_path)).rows("train")
+    assert [row["episode_return/x"] for row in rows] == [34.0] * 3
+    assert [row["agent_steps/a"] for row in rows] == [3, 9, 9] and [row["agent_steps/b"] for row in rows] == [3, 3, 9]
+    assert [row.get("policy_return/a") for row in rows] == [34.0, 50.0, None]
+    assert [row.get("policy_return/b") for row in rows] == [66.0, None, 50.0]
+
+
+def test_a_schedule_counts_the_actions_that_a_policy_has_learned_from():
+    """a has acted 9 times in the first two episodes, of 8 steps, and b 3 times."""
+    with started(relay(num_steps=12), False) as (training, _):
+        for _ in range(8):
+            training.work.step()
+        assert [each.learner._callbacks.steps_per_action() for each in training.work.learning] == [8 / 9, 8 / 3]
+
+
+def test_a_function_that_changes_nothing_is_a_map_for_the_whole_run_to_the_bit(tmp_path):
+    for name, policy_of in (("whole", None), ("episodes", lambda agent_id, episode: "only")):
+        agentkit.run(config(tmp_path / name, {"only": TWO_STEPS}, policy_of, Relay, num_steps=40))
+    one, other = saved(tmp_path / "whole"), saved(tmp_path / "episodes")
+    assert int(one["learner"]["only"]["num_updates"]) > 1
+    assert_equal(one["learner"], other["learner"])
+    for agent_id, actor in one["actors"].items():
+        assert_equal(actor, other["actors"][agent_id]["actors"]["only"])
+
+
+@pytest.mark.parametrize(
+    "b, environment, episodes",
+    [(TWO_STEPS, Relay, 29), pytest.param(FALLING, "agentkit:come_and_go", 4, marks=pytest.mark.full)],
+)
+def test_a_run_is_resumed_to_the_bit_in_mid_episode(b, environment, episodes, tmp_path):
+    """The function is found by its name; how often each policy has acted, which schedules ask for, is the actors'."""
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    policies = {"a": TWO_STEPS, "b": b, "chance": "random"}
+    given = {"policies": policies, "policy_of": drawn, "environment": environment}
+    agentkit.run(config(whole, **given, num_steps=250))
+    agentkit.run(config(parts, **given, num_steps=119))
+    begun = saved(parts)
+    assert begun["loop"]["turns"] and begun["counter"]["counts"]["episodes"] == episodes, "choose another step"
+    assert drawn("x", episodes) != drawn("x", 0), "choose another step"
+    assert read_multi_agent_config(parts).policy_of is drawn
+    agentkit.resume(parts, num_steps=250)
+    one, other = saved(whole), saved(parts)
+    for name in ("learner", "actors", "loop", "counter"):
+        assert_equal(one[name], other[name])
+    assert min(int(learner["num_updates"]) for learner in other["learner"].values()) > 0
+    rows = [agentkit.open_run(str(run)).rows("train") for run in (whole, parts)]
+    assert [row["agent_steps/b"] for row in rows[0]] == [row["agent_steps/b"] for row in rows[1]]
+
+
+def test_each_evaluation_plays_the_episodes_from_0_on(tmp_path):
+    """Of the three a plays x, then both, then nobody; b the rest."""
+    result = agentkit.run(relay(tmp_path, num_steps=20, evaluation_period=10, evaluation_episodes=3))
+    again = agentkit.evaluate_multi_agent(tmp_path, 3)
+    for found in (*result.evaluations, again):
+        assert (found["policy_return/a"], found["policy_return/b"]) == ((34 + 50) / 2, (66 + 50) / 2)
+        assert (found["episode_return/x"], found["episode_return/y"]) == (34.0, 66.0)
+    against = agentkit.evaluate_multi_agent(tmp_path, 3, opponents={"x": "random"})
+    assert (against["policy_return/a"], against["policy_return/b"]) == (66.0, 66.0), "x is nobody's"
+    assert agentkit.load(tmp_path, policy="b").select_action(np.zeros(2, np.float32)) in (0, 1)
+    with pytest.raises(ConfigError, match="places of a policy's agents, which change by episode in this run"):
+        agentkit.play_tournament(tmp_path, 1)
+
+
+@pytest.mark.parametrize(
+    "function, expected",
+    [
+        (in_threes, True),
+        (lambda agent_id, episode, **more: "a", True),
+        (lambda agent_id, episode=0: "a", True),
+        (lambda agent_id: "a", False),
+        (lambda agent_id, suffix="": "a", False),
+        ({"x": "a"}.get, False),
+        ({"x": "a"}, False),
+        ("shared", False),
+        (None, False),
+    ],
+)
+def test_which_function_is_one_of_the_episode(function, expected):
+    assert changes_by_episode(function) is expected
+
+
+def forgets(agent_id, episode):
+    return "a" if agent_id == "x" or episode < 2 else "c"
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"num_envs": 2}, "beside num_envs=2; found a function of agent id and episode. Of several environments"),
+        ({"on_device": True}, "beside on_device=True; found a function of agent id and episode. The compiled loop"),
+        ({"opponents": agentkit.Pool()}, r"beside opponents=Pool\(.*\); found a function .*Leave opponents out"),
+        ({"policy_of": forgets}, "Unknown policy of 'y' in episode 2 'c'"),
+        ({"policy_of": lambda agent_id, episode: "a"}, "Nobody plays by the policies b in the episodes 0 to 99"),
+        ({"policy_of": (lambda agent_id, episode, calls=[]: calls.append(0) or "ab"[len(calls) // 3 % 2])}, "and then"),
+    ],
+)
+def test_what_does_not_go_is_refused_before_anything_starts(changes, message, tmp_path):
+    with pytest.raises(AgentkitError, match=message):
+        agentkit.run(relay(tmp_path / "run", **changes))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_launched_program_refuses_it():
+    with pytest.raises(ConfigError, match=r"The episodes of a program's actors have no order\. Use agentkit"):
+        agentkit.launch(relay(replay="served"))
+
+
+UNLIKE = {"environment": "agentkit:matrix_game", "environment_settings": {"game": ([[1, 2]], [[1, 2]])}}
+
+
+def swapped(agent_id, episode):
+    return "ab"[(agent_id == "row") ^ (episode % 2)]
+
+
+def test_what_is_found_late_is_refused_with_agent_episode_and_policy(monkeypatch):
+    """One episode is tried before the start, and the second names what does not fit."""
+    with pytest.raises(SpecError, match="'column' and 'row' share the policy 'a' and have different actions"):
+        agentkit.run(config(None, {"a": DQN, "b": DQN}, swapped, **UNLIKE))
+    monkeypatch.setattr(who_plays, "TRIED_EPISODES", 1)
+    with pytest.raises(SpecError, match="in episode 1 it says that 'row' plays by 'a', which is of agents with other"):
+        agentkit.run(config(None, {"a": DQN, "b": DQN}, swapped, **UNLIKE))
+    with pytest.raises(UnknownNameError, match="Unknown policy of 'y' in episode 2 'c'"):
+        agentkit.run(config(None, {"a": DQN}, forgets, Relay))
+
+
+def test_a_lambda_is_run_and_cannot_be_found_again(tmp_path):
+    policy_of = lambda agent_id, episode: in_threes(agent_id, episode)  # noqa: E731
+    agentkit.run(relay(tmp_path, policy_of, num_steps=8))
+    with pytest.raises(ConfigError, match="lambda"):
+        agentkit.resume(tmp_path, num_steps=12)
+    agentkit.run(relay(tmp_path, policy_of, num_steps=12), resume=True)
+    with pytest.raises(AgentkitError, match="policy_of: saved"):
+        agentkit.run(relay(tmp_path, num_steps=16), resume=True)
