@@ -37,7 +37,6 @@ from agentkit.experiment.on_device.checks import (
     check_agent,
     check_callbacks,
     check_last_round,
-    check_memory,
     check_precision,
     find_inside,
     needed_experience,
@@ -46,6 +45,7 @@ from agentkit.experiment.on_device.checks import (
 )
 from agentkit.experiment.on_device.chunks import OneRun
 from agentkit.experiment.on_device.loop import DeviceLoop, State
+from agentkit.experiment.on_device.memory import check_memory
 from agentkit.experiment.on_device.segments import segments_of_round
 from agentkit.experiment.on_device.several.acting import Party, keys_of_each
 from agentkit.experiment.on_device.several.chance import random_policy
@@ -193,7 +193,7 @@ def build(
     loop = DeviceLoop(_make_rounds(config, environment, plays, trained, players, already))
     check_last_round(config.num_steps, loop.rows)
     learner_key, acting_key = keys_of(config.seed)
-    memory = check_memory(jax.eval_shape(loop.first_state, acting_key))
+    memory = check_memory(loop.held(acting_key))
     keep_frozen(config, players)
     lacking = begin(config)
     logs = RunLogs(config, stack, already if resume else None)

@@ -18,11 +18,12 @@ from agentkit.experiment.checks.step_watch import StepWatch, environment_name
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.evaluation.training_films import TrainingFilms, check_films, open_evaluations, open_films
-from agentkit.experiment.on_device.checks import check_last_round, check_memory, find_environment, needed_experience
+from agentkit.experiment.on_device.checks import check_last_round, find_environment, needed_experience
 from agentkit.experiment.on_device.chunks import Chunks, OneRun
 from agentkit.experiment.on_device.evaluation import DeviceEvaluator
 from agentkit.experiment.on_device.loop import DeviceLoop, make_rounds
 from agentkit.experiment.on_device.members import ALONE, Members
+from agentkit.experiment.on_device.memory import check_memory
 from agentkit.experiment.on_device.replay.store import ONLY
 from agentkit.experiment.on_device.work import ActAndLearnOnDevice
 from agentkit.experiment.policies.agent_parts import AgentParts, find_policy
@@ -123,7 +124,7 @@ def build(
     parts = find_parts(experiment, 0 if found is None else found.step)
     loop = parts.make_loop()
     acting_key = keys_of(experiment.seed)[1]
-    memory = check_memory(jax.eval_shape(loop.first_state, acting_key))
+    memory = check_memory(loop.held(acting_key), num_devices=len(parts.devices or [0]))
     run = Run(experiment, stack, found, hooks, resume)
     return build_run(run, parts, lambda: OneRun(loop, acting_key), watch, memory)
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fractions
-import os
 from collections.abc import Iterable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -28,7 +26,6 @@ from agentkit.envs.multi_agent.resumable import ResumableMultiAgentEnvironment
 from agentkit.envs.resumable import ResumableEnvironment
 from agentkit.errors import ConfigError
 from agentkit.experiment.config.experiment_config import ExperimentConfig
-from agentkit.experiment.on_device.loop import State, store_size
 from agentkit.experiment.on_device.replay.learning import MOST_PARTS, find_rate
 from agentkit.experiment.on_device.replay.sum_tree import least_capacity
 from agentkit.experiment.on_device.segments import divide_each_other
@@ -227,36 +224,6 @@ def needed_experience(agent: Agent[Any], num_steps: int) -> Segments | Transitio
     return dataclasses.replace(
         experience, config=dataclasses.replace(config, replay_size=min(config.replay_size, needed))
     )
-
-
-def check_memory(shapes: State, num_runs: int = 1, num_devices: int = 1) -> str | None:
-    """Returns a sentence on what the replay takes of the device's memory; None where there is no replay.
-
-    Runs side by side need more for a while: where one is saved or restored, its replay is copied.
-
-    Args:
-        shapes: of the loop's state, of all runs.
-        num_runs: that train side by side.
-        num_devices: that share the runs.
-
-    Raises:
-        ConfigError: there is less.
-    """
-    needed, num_items = store_size(shapes)
-    if not num_items:
-        return None
-    copied = needed // num_runs if shapes.acting.num_steps.ndim else 0  # Of members, which have an axis of their own.
-    needed, num_items = needed // num_devices, num_items * num_runs // num_devices
-    stats = jax.local_devices()[0].memory_stats()
-    there = stats["bytes_limit"] if stats else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    about = f"{num_items:,} items of {needed // num_items:,} bytes, {needed / 1e9:,.2f} GB"
-    if needed + copied > there:
-        more = f" and, while one run of them is saved, {copied / 1e9:,.2f} GB more" if copied else ""
-        raise ConfigError(
-            f"The replay on the device will hold {about}{more}; the device has {there / 1e9:,.2f} GB of memory. Lower "
-            f"replay_size, or {'train fewer seeds together' if num_runs > 1 else 'store smaller observations'}."
-        )
-    return f"The replay on the device has room for {about} of {there / 1e9:,.2f}; a checkpoint has those that are in."
 
 
 def _most_items(experience: Transitions | Sequences, num_steps: int) -> int:

@@ -19,9 +19,10 @@ from agentkit.errors import AgentkitError, ConfigError
 from agentkit.experiment.checks.agent_fits import check_table
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.on_device.build import DeviceParts, Run, build_run, find_parts, keys_of, open_watch
-from agentkit.experiment.on_device.checks import check_devices, check_memory, check_settings
+from agentkit.experiment.on_device.checks import check_devices, check_settings
 from agentkit.experiment.on_device.loop import DeviceLoop
 from agentkit.experiment.on_device.members import Members
+from agentkit.experiment.on_device.memory import check_memory
 from agentkit.experiment.on_device.population import Member, Population, Settings
 from agentkit.experiment.on_device.work import ActAndLearnOnDevice
 from agentkit.experiment.policies.agent_parts import AgentParts
@@ -90,7 +91,7 @@ class JobsTogether:
         """Runs a chunk of all, and returns the jobs that have ended with it, each with its outcome.
 
         Raises:
-            ConfigError: the jobs cannot share a program, or their replay does not fit into the device's memory.
+            ConfigError: the jobs cannot share a program, or do not fit into the device's memory.
         """
         if not self._members:
             return self._begin() if self._waiting else []
@@ -243,7 +244,7 @@ def make_population(
     devices = _shared_devices(parts.devices, len(experiments))
     population = Population(make_loop, settings, [keys_of(each.seed)[1] for each in experiments], devices)
     check_traced(settings, population.trace)
-    return population, settings, check_memory(population.shapes(), len(experiments), len(devices or [0]))
+    return population, settings, check_memory(population.held(), len(experiments), len(devices or [0]))
 
 
 def _shared_devices(devices: Sequence[jax.Device] | None, num_runs: int) -> Sequence[jax.Device] | None:
