@@ -273,6 +273,16 @@ def test_the_command_trains_seeds_together_and_what_reads_runs_reads_them(tmp_pa
     assert main(["evaluate", runs[1], "--episodes", "2"]) == 0
     assert main(["compare", *runs]) == 0
     assert main(["plot", *runs, "--out", str(tmp_path / "curve.png")]) == 0
+    assert main(["watch", runs[1], "--episodes", "1", "--out", str(tmp_path / "watch.gif")]) == 0
+    assert main(["export-policy", runs[1]]) == 0 and (tmp_path / "group" / "seed1" / "policy" / "policy.npz").is_file()
+    group = str(tmp_path / "group")
+    assert main(["compare", group]) == 0 and main(["plot", group, "--out", str(tmp_path / "group.png")]) == 0
+    capsys.readouterr()
+    for command in ("evaluate", "watch", "export-policy"):
+        assert main([command, group]) == 2
+        assert f"Runs are in it, such as {runs[0]}." in capsys.readouterr().err
+    with pytest.raises(ConfigError, match=f"Runs are in it, such as {re.escape(runs[0])}"):
+        agentkit.load(group)
     assert main(["train", "--resume", str(tmp_path / "group"), "--steps", "300"]) == 0
     folders = [tmp_path / "group" / f"seed{seed}" for seed in (0, 1)]
     assert all(checkpoint.read_latest(folder / "checkpoints").step >= 300 for folder in folders)
