@@ -10,7 +10,7 @@ from agentkit.agents import registry
 from agentkit.errors import ConfigError
 from agentkit.experiment.on_device.acting import fill_pool, make_pool
 from agentkit.experiment.on_device.build import find_parts, keys_of
-from agentkit.experiment.on_device.memory import parts_of
+from agentkit.experiment.on_device.checks import memory_parts
 from agentkit.experiment.on_device.segments import collect
 from agentkit.experiment.sweeps.together import make_population
 from tests.experiment.on_device_runs import Marked
@@ -22,7 +22,7 @@ KEY = keys_of(0)[1]
 
 def found_in(held, *numbers):
     """The bytes of each part that takes any, by the first words of its name."""
-    return {part.name: part.num_bytes for part in parts_of(held, *numbers) if part.num_bytes}
+    return {part.name: part.num_bytes for part in memory_parts(held, *numbers) if part.num_bytes}
 
 
 def num_bytes(*nests):

@@ -25,12 +25,12 @@ from agentkit.agents.common.experience import (
 from agentkit.cli import main
 from agentkit.envs.jax.cartpole import CartPole
 from agentkit.errors import ConfigError
-from agentkit.experiment.on_device import memory
+from agentkit.experiment.on_device import checks
 from agentkit.experiment.on_device.acting import start, take_step
 from agentkit.experiment.on_device.build import find_parts
+from agentkit.experiment.on_device.checks import check_memory, memory_parts
 from agentkit.experiment.on_device.loop import DeviceLoop, make_rounds
 from agentkit.experiment.on_device.members import AXIS, Members
-from agentkit.experiment.on_device.memory import check_memory, parts_of
 from agentkit.experiment.on_device.population import Population
 from agentkit.experiment.on_device.replay.learning import ReplayLearning
 from agentkit.experiment.on_device.replay.ring import insert
@@ -153,8 +153,8 @@ def test_members_need_room_for_a_copy_of_one(monkeypatch):
     loop = DeviceLoop(make_rounds(Endless(), policy, update, EXPERIENCES[1], 2))
     one = loop.held(jax.random.PRNGKey(0))
     two = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((2, *leaf.shape), leaf.dtype), one)
-    there = 2 * sum(part.num_bytes for part in parts_of(one))
-    monkeypatch.setattr(memory.os, "sysconf", lambda name: there if name == "SC_PAGE_SIZE" else 1)
+    there = 2 * sum(part.num_bytes for part in memory_parts(one))
+    monkeypatch.setattr(checks.os, "sysconf", lambda name: there if name == "SC_PAGE_SIZE" else 1)
     assert "has room for" in check_memory(one)
     with pytest.raises(ConfigError, match=r"a copy of one run while it is saved .* or train fewer seeds together"):
         check_memory(two, num_runs=2)

@@ -37,6 +37,7 @@ from agentkit.experiment.on_device.checks import (
     check_agent,
     check_callbacks,
     check_last_round,
+    check_memory,
     check_precision,
     find_inside,
     needed_experience,
@@ -45,7 +46,6 @@ from agentkit.experiment.on_device.checks import (
 )
 from agentkit.experiment.on_device.chunks import OneRun
 from agentkit.experiment.on_device.loop import DeviceLoop, State
-from agentkit.experiment.on_device.memory import check_memory
 from agentkit.experiment.on_device.segments import segments_of_round
 from agentkit.experiment.on_device.several.acting import Party, keys_of_each
 from agentkit.experiment.on_device.several.chance import random_policy

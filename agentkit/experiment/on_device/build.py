@@ -18,12 +18,11 @@ from agentkit.experiment.checks.step_watch import StepWatch, environment_name
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.evaluation.training_films import TrainingFilms, check_films, open_evaluations, open_films
-from agentkit.experiment.on_device.checks import check_last_round, find_environment, needed_experience
+from agentkit.experiment.on_device.checks import check_last_round, check_memory, find_environment, needed_experience
 from agentkit.experiment.on_device.chunks import Chunks, OneRun
 from agentkit.experiment.on_device.evaluation import DeviceEvaluator
 from agentkit.experiment.on_device.loop import DeviceLoop, make_rounds
 from agentkit.experiment.on_device.members import ALONE, Members
-from agentkit.experiment.on_device.memory import check_memory
 from agentkit.experiment.on_device.replay.store import ONLY
 from agentkit.experiment.on_device.work import ActAndLearnOnDevice
 from agentkit.experiment.policies.agent_parts import AgentParts, find_policy

@@ -19,10 +19,9 @@ from agentkit.errors import AgentkitError, ConfigError
 from agentkit.experiment.checks.agent_fits import check_table
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.on_device.build import DeviceParts, Run, build_run, find_parts, keys_of, open_watch
-from agentkit.experiment.on_device.checks import check_devices, check_settings
+from agentkit.experiment.on_device.checks import check_devices, check_memory, check_settings
 from agentkit.experiment.on_device.loop import DeviceLoop
 from agentkit.experiment.on_device.members import Members
-from agentkit.experiment.on_device.memory import check_memory
 from agentkit.experiment.on_device.population import Member, Population, Settings
 from agentkit.experiment.on_device.work import ActAndLearnOnDevice
 from agentkit.experiment.policies.agent_parts import AgentParts
