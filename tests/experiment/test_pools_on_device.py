@@ -225,6 +225,7 @@ def test_a_dqn_beats_chance_from_either_side_by_self_play(tmp_path):
     [
         ({"policies": r2d2.make_agent(), "policy_of": "shared"}, "learns from sequences, where agents act in turns or"),
         ({"opponents": agentkit.Pool(period=2**31)}, "period=2,147,483,648"),
+        ({"opponents": agentkit.Pool(size=10**9)}, r"needs .* the pools of opponents .* Lower the size of the Pool"),
         ({"policies": {"a": PPO, "b": "random"}, "policy_of": {"agent_1": "a", "agent_2": "b"}}, "two agents or more"),
     ],
 )

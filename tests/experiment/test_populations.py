@@ -28,8 +28,8 @@ from agentkit.errors import ConfigError
 from agentkit.experiment.on_device import checks
 from agentkit.experiment.on_device.acting import start, take_step
 from agentkit.experiment.on_device.build import find_parts
-from agentkit.experiment.on_device.checks import check_memory
-from agentkit.experiment.on_device.loop import DeviceLoop, make_rounds, store_size
+from agentkit.experiment.on_device.checks import check_memory, memory_parts
+from agentkit.experiment.on_device.loop import DeviceLoop, make_rounds
 from agentkit.experiment.on_device.members import AXIS, Members
 from agentkit.experiment.on_device.population import Population
 from agentkit.experiment.on_device.replay.learning import ReplayLearning
@@ -151,12 +151,12 @@ def test_members_need_room_for_a_copy_of_one(monkeypatch):
     """In the landing tier, since it alone notices that a group that fills the memory is trained and cannot be saved."""
     update, policy = summing_update(False), random_policy()
     loop = DeviceLoop(make_rounds(Endless(), policy, update, EXPERIENCES[1], 2))
-    one = jax.eval_shape(loop.first_state, jax.random.PRNGKey(0))
+    one = loop.held(jax.random.PRNGKey(0))
     two = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((2, *leaf.shape), leaf.dtype), one)
-    there = 2 * store_size(one)[0]
+    there = 2 * sum(part.num_bytes for part in memory_parts(one))
     monkeypatch.setattr(checks.os, "sysconf", lambda name: there if name == "SC_PAGE_SIZE" else 1)
     assert "has room for" in check_memory(one)
-    with pytest.raises(ConfigError, match=r"and, while one run of them is saved, .* more; the device has"):
+    with pytest.raises(ConfigError, match=r"a copy of one run while it is saved .* or train fewer seeds together"):
         check_memory(two, num_runs=2)
 
 
@@ -273,6 +273,16 @@ def test_the_command_trains_seeds_together_and_what_reads_runs_reads_them(tmp_pa
     assert main(["evaluate", runs[1], "--episodes", "2"]) == 0
     assert main(["compare", *runs]) == 0
     assert main(["plot", *runs, "--out", str(tmp_path / "curve.png")]) == 0
+    assert main(["watch", runs[1], "--episodes", "1", "--out", str(tmp_path / "watch.gif")]) == 0
+    assert main(["export-policy", runs[1]]) == 0 and (tmp_path / "group" / "seed1" / "policy" / "policy.npz").is_file()
+    group = str(tmp_path / "group")
+    assert main(["compare", group]) == 0 and main(["plot", group, "--out", str(tmp_path / "group.png")]) == 0
+    capsys.readouterr()
+    for command in ("evaluate", "watch", "export-policy"):
+        assert main([command, group]) == 2
+        assert f"Runs are in it, such as {runs[0]}." in capsys.readouterr().err
+    with pytest.raises(ConfigError, match=f"Runs are in it, such as {re.escape(runs[0])}"):
+        agentkit.load(group)
     assert main(["train", "--resume", str(tmp_path / "group"), "--steps", "300"]) == 0
     folders = [tmp_path / "group" / f"seed{seed}" for seed in (0, 1)]
     assert all(checkpoint.read_latest(folder / "checkpoints").step >= 300 for folder in folders)
@@ -288,7 +298,7 @@ def test_the_command_trains_seeds_together_and_what_reads_runs_reads_them(tmp_pa
         (
             {"agent_settings": {"replay_size": 2**28, "n_step": 1}, "num_steps": 2**28},
             {"seeds": range(4)},
-            r"will hold 1,073,741,824 items .* train fewer seeds together",
+            r"the replay of 1,073,741,824 items .* Lower replay_size .* train fewer seeds together",
         ),
     ],
     ids=["jobs", "wandb", "memory"],

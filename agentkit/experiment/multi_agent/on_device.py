@@ -194,7 +194,7 @@ def build(
     loop = DeviceLoop(_make_rounds(config, environment, plays, trained, players, already))
     check_last_round(config.num_steps, loop.rows)
     learner_key, acting_key = keys_of(config.seed)
-    memory = check_memory(jax.eval_shape(loop.first_state, acting_key))
+    memory = check_memory(loop.held(acting_key))
     keep_frozen(config, players)
     lacking = begin(config)
     logs = RunLogs(config, stack, already if resume else None)

@@ -114,8 +114,7 @@ def fill_pool(environment: JaxEnvironment, acting: Acting, number: Array) -> Res
     size = environment.reset_pool
     if size is None:
         return jax.vmap(environment.reset)
-    keys = jax.random.split(jax.random.fold_in(acting.pool_key, number), size)
-    pool = jax.vmap(environment.reset)(keys)
+    pool = make_pool(environment, jax.random.fold_in(acting.pool_key, number))
 
     def reset(keys: Array) -> tuple[Any, dm_env.TimeStep]:
         places = jax.vmap(lambda key: jax.random.randint(key, (), 0, size))(keys)
@@ -123,6 +122,12 @@ def fill_pool(environment: JaxEnvironment, acting: Acting, number: Array) -> Res
         return drawn
 
     return reset
+
+
+def make_pool(environment: JaxEnvironment, key: Array) -> Nest:
+    """Returns a pool of resets, leaves ``[reset_pool, ...]``; ``()`` where an environment has none."""
+    size = environment.reset_pool
+    return () if size is None else jax.vmap(environment.reset)(jax.random.split(key, size))
 
 
 def take_step(

@@ -123,7 +123,7 @@ def build(
     parts = find_parts(experiment, 0 if found is None else found.step)
     loop = parts.make_loop()
     acting_key = keys_of(experiment.seed)[1]
-    memory = check_memory(jax.eval_shape(loop.first_state, acting_key))
+    memory = check_memory(loop.held(acting_key), num_devices=len(parts.devices or [0]))
     run = Run(experiment, stack, found, hooks, resume)
     return build_run(run, parts, lambda: OneRun(loop, acting_key), watch, memory)
 

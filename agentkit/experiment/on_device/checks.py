@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fractions
+import math
 import os
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,12 +29,13 @@ from agentkit.envs.multi_agent.resumable import ResumableMultiAgentEnvironment
 from agentkit.envs.resumable import ResumableEnvironment
 from agentkit.errors import ConfigError
 from agentkit.experiment.config.experiment_config import ExperimentConfig
-from agentkit.experiment.on_device.loop import State, store_size
+from agentkit.experiment.on_device.loop import Held
 from agentkit.experiment.on_device.replay.learning import MOST_PARTS, find_rate
+from agentkit.experiment.on_device.replay.store import stores_of
 from agentkit.experiment.on_device.replay.sum_tree import least_capacity
 from agentkit.experiment.on_device.segments import divide_each_other
 from agentkit.specs import EnvironmentSpec, make_environment_spec
-from agentkit.types import AgentId
+from agentkit.types import AgentId, Nest
 from agentkit.wrappers.canonical_actions import CanonicalActions
 from agentkit.wrappers.flatten_actions import FlattenActions
 from agentkit.wrappers.single_precision import SinglePrecision
@@ -63,6 +65,14 @@ _HOST_ONLY = (
     ("columns", "--column", (), "nothing of Python's is called at a step"),
     ("wrappers", "--wrapper", (), _NO_WRAPPERS),
 )
+
+
+class MemoryPart(NamedTuple):
+    """Holds what a part of a run takes of the memory of the first device, and how it takes less."""
+
+    name: str
+    num_bytes: int
+    remedy: str
 
 
 def check_settings(experiment: ExperimentConfig, is_profiled: bool = False) -> None:
@@ -229,34 +239,87 @@ def needed_experience(agent: Agent[Any], num_steps: int) -> Segments | Transitio
     )
 
 
-def check_memory(shapes: State, num_runs: int = 1, num_devices: int = 1) -> str | None:
+def check_memory(held: Held, num_runs: int = 1, num_devices: int = 1) -> str | None:
     """Returns a sentence on what the replay takes of the device's memory; None where there is no replay.
 
-    Runs side by side need more for a while: where one is saved or restored, its replay is copied.
-
     Args:
-        shapes: of the loop's state, of all runs.
+        held: shapes and dtypes, of all runs.
         num_runs: that train side by side.
-        num_devices: that share the runs.
+        num_devices: that share the run, or the runs.
 
     Raises:
-        ConfigError: there is less.
+        ConfigError: there is less than all parts need; what updates compute with is not counted.
     """
-    needed, num_items = store_size(shapes)
-    if not num_items:
-        return None
-    copied = needed // num_runs if shapes.acting.num_steps.ndim else 0  # Of members, which have an axis of their own.
-    needed, num_items = needed // num_devices, num_items * num_runs // num_devices
-    stats = jax.local_devices()[0].memory_stats()
-    there = stats["bytes_limit"] if stats else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    about = f"{num_items:,} items of {needed // num_items:,} bytes, {needed / 1e9:,.2f} GB"
-    if needed + copied > there:
-        more = f" and, while one run of them is saved, {copied / 1e9:,.2f} GB more" if copied else ""
+    parts, there = memory_parts(held, num_runs, num_devices), _memory_of_a_device(num_devices)
+    needed = sum(part.num_bytes for part in parts)
+    if needed > there:
+        parts.sort(key=lambda part: part.num_bytes, reverse=True)
+        listed = ", ".join(f"{part.name} {_gb(part.num_bytes)}" for part in parts if part.num_bytes > needed / 1_000)
+        fewer = ", or train fewer seeds together" if num_runs > 1 else ""
         raise ConfigError(
-            f"The replay on the device will hold {about}{more}; the device has {there / 1e9:,.2f} GB of memory. Lower "
-            f"replay_size, or {'train fewer seeds together' if num_runs > 1 else 'store smaller observations'}."
+            f"The training on the device needs {_gb(needed)} GB of memory, and the device has {_gb(there)}: {listed}. "
+            f"{parts[0].remedy}{fewer}."
         )
-    return f"The replay on the device has room for {about} of {there / 1e9:,.2f}; a checkpoint has those that are in."
+    if not (num_items := _num_items(held, num_runs, num_devices)):
+        return None
+    replay = parts[0].num_bytes
+    return (
+        f"The replay on the device has room for {num_items:,} items of {replay // num_items:,} bytes, {_gb(replay)} GB "
+        f"of {_gb(there)}; a checkpoint has those that are in."
+    )
+
+
+def memory_parts(held: Held, num_runs: int = 1, num_devices: int = 1) -> list[MemoryPart]:
+    """Returns what each part takes of the memory of a device, the replay first.
+
+    Runs side by side need more for a while: where one is saved or restored, its state is copied. And each has the
+    training state that came out of the last chunk beside that of all, on the first device. See `check_memory`.
+    """
+    state, scratch = held.state, held.scratch
+    num_items, training = _num_items(held, num_runs, num_devices), _size(held.training)
+    of_run = num_devices if _is_population(held) else 1  # A run that several devices share has this on each of them.
+    environments = state.acting._replace(opponents=())
+    fewer_environments = "Take fewer environments (num_envs)"
+    smaller_segments = f"{fewer_environments} or shorter segments (segment_length)"
+    smaller_replay = "Lower replay_size or store smaller observations"
+    parts = [
+        MemoryPart(f"the replay of {num_items:,} items", _size(state.store) // of_run, smaller_replay),
+        MemoryPart("the segments of a round", _size(scratch.segments) // num_devices, smaller_segments),
+        MemoryPart("the environments", _size(environments) // num_devices, fewer_environments),
+        MemoryPart("the pool of resets", _size(scratch.resets) // of_run, "Lower reset_pool"),
+        MemoryPart("the pools of opponents", _size(state.acting.opponents) // of_run, "Lower the size of the Pool"),
+        MemoryPart("the training state", training // of_run, "Take smaller networks"),
+    ]
+    if _is_population(held):
+        parts.append(MemoryPart("a copy of each run's training state", training, "Take smaller networks"))
+        parts.append(MemoryPart("a copy of one run while it is saved", _size(state) // num_runs, smaller_replay))
+    return parts
+
+
+def _is_population(held: Held) -> bool:
+    return bool(held.state.acting.num_steps.ndim)  # Runs side by side have an axis of their own.
+
+
+def _num_items(held: Held, num_runs: int, num_devices: int) -> int:
+    """Returns for how many items the replays on a device have room."""
+    of_one = sum(store.ring.capacity for store in stores_of(held.state.store).values())
+    return of_one * num_runs // num_devices if _is_population(held) else of_one
+
+
+def _memory_of_a_device(num_devices: int) -> int:
+    """Returns the bytes that a device has; the devices of a CPU share those of the machine."""
+    if stats := jax.local_devices()[0].memory_stats():
+        return int(stats["bytes_limit"])
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // num_devices
+
+
+def _size(nest: Nest) -> int:
+    """Returns the bytes of a nest's arrays, by their shapes and dtypes."""
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(nest))
+
+
+def _gb(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:,.2f}"
 
 
 def _most_items(experience: Transitions | Sequences, num_steps: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, final
 
@@ -16,9 +15,8 @@ from agentkit.envs.jax.base import JaxEnvironment
 from agentkit.experiment.on_device.acting import Acting, Episodes
 from agentkit.experiment.on_device.members import ALONE, Members
 from agentkit.experiment.on_device.replay.replay_rounds import ReplayRounds
-from agentkit.experiment.on_device.replay.store import stores_of
 from agentkit.experiment.on_device.replay.sum_tree import NOWHERE
-from agentkit.experiment.on_device.rounds import Rounds
+from agentkit.experiment.on_device.rounds import Rounds, Scratch
 from agentkit.experiment.on_device.segments import SegmentRounds
 from agentkit.learning import Update
 from agentkit.learning.compiled import strongly_typed
@@ -75,6 +73,20 @@ class Chunk(NamedTuple):
     tally: Array
     report: Report
     num_rounds: Array
+
+
+class Held(NamedTuple):
+    """Holds all that a run has on the device while a round runs, but what the updates compute with.
+
+    Attributes:
+        training: the training state.
+        state: all else that a chunk hands on.
+        scratch: what a round fills.
+    """
+
+    training: Nest
+    state: State
+    scratch: Scratch
 
 
 def make_rounds(
@@ -138,6 +150,15 @@ class DeviceLoop:
         found: State = self._start(key)
         return found
 
+    def held(self, key: Array) -> Held:
+        """Returns the shapes and dtypes of all that a run has on the device; computes nothing.
+
+        Args:
+            key: PRNG key ``uint32[2]``.
+        """
+        of_all = self.first_training, self._start, self.scratch  # What is compiled is not traced again for `start`.
+        return Held(*(jax.eval_shape(function, key) for function in of_all))
+
     def run(self, training: Nest, state: State, tally: Any, target: int, num_rounds: int) -> Chunk:
         """Runs rounds until `target` steps are reached, or `num_rounds` of them; the state is donated.
 
@@ -158,6 +179,10 @@ class DeviceLoop:
     def first_training(self, key: Array) -> Nest:
         """Returns the training state that the update begins with; to be compiled."""
         return strongly_typed(self._rounds.first_training(key))
+
+    def scratch(self, key: Array) -> Scratch:
+        """Returns what a round fills, whose shapes alone count; to be traced."""
+        return self._rounds.scratch(key)
 
     def first_state(self, key: Array) -> State:
         """Returns what `start` does; to be compiled."""
@@ -200,10 +225,3 @@ def _state_places(mesh: Mesh) -> State:
     whole: Any = on_each(mesh)
     each: Any = split(mesh)
     return State(Acting(whole, each, each, each, each, each, whole, whole, whole), whole, whole)
-
-
-def store_size(state: State) -> tuple[int, int]:
-    """Returns the bytes that a state's experience takes, and how many items it has room for; of arrays or shapes."""
-    stores = stores_of(state.store)
-    nbytes = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(stores))
-    return nbytes, sum(store.ring.capacity for store in stores.values())

@@ -14,9 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from agentkit.experiment.on_device.chunks import DeviceLearner, Pace, Ran
-from agentkit.experiment.on_device.loop import Chunk, DeviceLoop, Report, State
+from agentkit.experiment.on_device.loop import Chunk, DeviceLoop, Held, Report, State
 from agentkit.experiment.on_device.members import AXIS
 from agentkit.experiment.on_device.replay.store import stores_of
+from agentkit.experiment.on_device.rounds import Scratch
 from agentkit.learning.finite import start_tally
 from agentkit.learning.sharing import make_mesh, on_parts, split
 from agentkit.types import Array, Nest
@@ -73,10 +74,18 @@ class Population:
         self._training: Nest = None
         self._ran: list[Ran | None] = [None] * self._size
 
-    def shapes(self) -> State:
-        """Returns the shapes and dtypes of all members' states; computes nothing."""
-        found: State = jax.eval_shape(self._start, self._settings, self._keys)
-        return found
+    def held(self) -> Held:
+        """Returns the shapes and dtypes of all that the members have on the device; computes nothing."""
+
+        def first_training(settings: Settings, key: Array) -> Nest:
+            return self._make_loop(settings).first_training(key)
+
+        def scratch(settings: Settings, key: Array) -> Scratch:
+            return self._make_loop(settings).scratch(key)
+
+        training, others = (jax.vmap(function, axis_name=AXIS) for function in (first_training, scratch))
+        of_all = training, self._start, others  # What is compiled is not traced again for `start`.
+        return Held(*(jax.eval_shape(function, self._settings, self._keys) for function in of_all))
 
     def trace(self, settings: Settings) -> Any:
         """Runs a round of a member with other settings, to be traced: whether one program can have several of them."""

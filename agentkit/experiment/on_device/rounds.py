@@ -50,6 +50,19 @@ class Round(NamedTuple):
     is_finite: Array
 
 
+class Scratch(NamedTuple):
+    """Holds what a round fills and does not hand on.
+
+    Attributes:
+        segments: to learn from, leaves ``[times, N, T + 1, ...]``, of several policies by id; ``()`` where agents learn
+            from replay.
+        resets: the pool of them, see `acting.make_pool`.
+    """
+
+    segments: Nest
+    resets: Nest
+
+
 class Rounds(Protocol):
     """Acts and learns as one kind of experience wants it; all is pure, and to be compiled.
 
@@ -84,6 +97,14 @@ class Rounds(Protocol):
 
     def first_metrics(self, training: Nest, acting: Acting, store: Nest) -> Mapping[str, Array]:
         """Returns the metrics of an update, whose shapes alone count."""
+        ...
+
+    def scratch(self, key: Array) -> Scratch:
+        """Returns what a round fills, whose shapes alone count.
+
+        Args:
+            key: PRNG key ``uint32[2]``.
+        """
         ...
 
     def no_episodes(self) -> Episodes:

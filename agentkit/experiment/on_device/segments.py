@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from agentkit.actors.policy import Policy
+from agentkit.adders.segment import segment_layout
 from agentkit.agents.common.experience import Segments
 from agentkit.envs.jax.base import JaxEnvironment
 from agentkit.experiment.on_device.acting import (
@@ -22,16 +23,18 @@ from agentkit.experiment.on_device.acting import (
     Reset,
     all_finite,
     fill_pool,
+    make_pool,
     no_episodes,
     start,
     take_step,
 )
 from agentkit.experiment.on_device.members import ALONE, Members
-from agentkit.experiment.on_device.rounds import Progress, Round
+from agentkit.experiment.on_device.rounds import Progress, Round, Scratch
 from agentkit.learning import Update
 from agentkit.learning.compiled import counted_update
 from agentkit.learning.finite import add_to_tally
 from agentkit.learning.sharing import split_rows
+from agentkit.specs import EnvironmentSpec, make_environment_spec
 from agentkit.types import FIRST, Array, Nest, Params, ReplaySample, SampleInfo, Step
 
 
@@ -58,8 +61,20 @@ class SegmentLearning:
         """
         self._update, self._batch_size = update, experience.batch_plan.batch_size
         self._steps_per_action = () if steps_per_action is None else jnp.float32(steps_per_action)
+        self._num_envs = num_envs
         self.length, self.times = experience.segment_length, segments_of_round(experience, num_envs)
         self._num_updates = max(num_envs // self._batch_size, 1)
+
+    def no_segments(self, spec: EnvironmentSpec, extras_spec: Nest) -> Step:
+        """Returns zeros in the place of a round's segments, ``[times, N, T + 1, ...]``.
+
+        Args:
+            spec: of the environment.
+            extras_spec: of the policy.
+        """
+        segment = segment_layout(spec, self.length, extras_spec).step
+        zeros: Step = jax.tree.map(lambda x: jnp.zeros((self.times, self._num_envs, *x.shape), x.dtype), segment)
+        return zeros
 
     def learn(self, training: Nest, tally: Array, segments: Step, num_steps: Array) -> Progress:
         """Makes the updates of a round; it keeps nothing for the next one.
@@ -125,6 +140,12 @@ class SegmentRounds:
     def first_metrics(self, training: Nest, acting: Acting, store: Nest) -> Mapping[str, Array]:
         """Returns metrics of an update, for their shapes."""
         return self.run(training, acting, store, jnp.zeros(3, jnp.int32), {}, jnp.int32(0)).metrics
+
+    def scratch(self, key: Array) -> Scratch:
+        """Returns the segments of a round, and its pool of resets; see `rounds.Rounds`."""
+        spec = make_environment_spec(self._environment)
+        segments = self._learning.no_segments(spec, self._policy.extras_spec)
+        return Scratch(segments, make_pool(self._environment, key))
 
     def no_episodes(self) -> Episodes:
         """Returns the sums over no episodes."""

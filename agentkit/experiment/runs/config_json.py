@@ -118,7 +118,9 @@ def read_record(directory: str | pathlib.Path) -> dict[str, Any]:
     """
     path = pathlib.Path(directory) / "config.json"
     if not path.is_file():
-        raise ConfigError(f"{directory} is not a run folder: it has no config.json. Give the folder that train made.")
+        inside = sorted(path.parent.glob("*/config.json"))  # Of a group of seeds.
+        advice = f"Runs are in it, such as {inside[0].parent}." if inside else "Give the folder that train made."
+        raise ConfigError(f"{directory} is not a run folder: it has no config.json. {advice}")
     try:
         record: dict[str, Any] = read_json(path)
         check_record(record)

@@ -90,7 +90,7 @@ class JobsTogether:
         """Runs a chunk of all, and returns the jobs that have ended with it, each with its outcome.
 
         Raises:
-            ConfigError: the jobs cannot share a program, or their replay does not fit into the device's memory.
+            ConfigError: the jobs cannot share a program, or do not fit into the device's memory.
         """
         if not self._members:
             return self._begin() if self._waiting else []
@@ -243,7 +243,7 @@ def make_population(
     devices = _shared_devices(parts.devices, len(experiments))
     population = Population(make_loop, settings, [keys_of(each.seed)[1] for each in experiments], devices)
     check_traced(settings, population.trace)
-    return population, settings, check_memory(population.shapes(), len(experiments), len(devices or [0]))
+    return population, settings, check_memory(population.held(), len(experiments), len(devices or [0]))
 
 
 def _shared_devices(devices: Sequence[jax.Device] | None, num_runs: int) -> Sequence[jax.Device] | None:

@@ -17,6 +17,7 @@ from agentkit.experiment.on_device.acting import (
     Reset,
     all_finite,
     fill_pool,
+    make_pool,
     no_episodes,
     start,
     take_step,
@@ -24,7 +25,7 @@ from agentkit.experiment.on_device.acting import (
 from agentkit.experiment.on_device.members import ALONE, Members
 from agentkit.experiment.on_device.replay.learning import ReplayLearning
 from agentkit.experiment.on_device.replay.store import Store
-from agentkit.experiment.on_device.rounds import Progress, Round, end_of_round
+from agentkit.experiment.on_device.rounds import Progress, Round, Scratch, end_of_round
 from agentkit.learning import Update
 from agentkit.types import Array, Nest
 
@@ -78,6 +79,10 @@ class ReplayRounds:
         """Returns metrics of an update, for their shapes."""
         del acting
         return self._learning.first_metrics(training, store)
+
+    def scratch(self, key: Array) -> Scratch:
+        """Returns the pool of a round's resets; see `rounds.Rounds`."""
+        return Scratch((), make_pool(self._environment, key))
 
     def no_episodes(self) -> Episodes:
         """Returns the sums over no episodes."""

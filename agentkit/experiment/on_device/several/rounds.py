@@ -12,10 +12,18 @@ from agentkit.agents.common.experience import Segments
 from agentkit.envs.jax.multi_agent_base import JaxMultiAgentEnvironment
 from agentkit.envs.jax.step_check import count_out_of_range
 from agentkit.envs.jax.turn_base import JaxTurnEnvironment
-from agentkit.experiment.on_device.acting import Acting, Episodes, Reset, all_finite, fill_pool, no_episodes
+from agentkit.experiment.on_device.acting import (
+    Acting,
+    Episodes,
+    Reset,
+    all_finite,
+    fill_pool,
+    make_pool,
+    no_episodes,
+)
 from agentkit.experiment.on_device.replay.learning import ReplayLearning
 from agentkit.experiment.on_device.replay.replay_rounds import STEPS
-from agentkit.experiment.on_device.rounds import Progress, Round, end_of_round
+from agentkit.experiment.on_device.rounds import Progress, Round, Scratch, end_of_round
 from agentkit.experiment.on_device.segments import SegmentLearning, close_segments
 from agentkit.experiment.on_device.several.acting import Party, Play, Together, Turn, keys_of_each, rows_of
 from agentkit.experiment.on_device.several.opponents import DevicePools
@@ -126,6 +134,18 @@ class SeveralRounds:
             segments = self._segments(name, rows, None, acting)
             metrics[name] = learning.learn(training[name], none, segments, jnp.int32(0)).metrics
         return metrics
+
+    def scratch(self, key: Array) -> Scratch:
+        """Returns the segments of each policy that learns from them, and the pool of resets; see `rounds.Rounds`."""
+        specs = self._environment.agent_specs()
+        segments = {
+            party.policy_id: self._on_segments[party.policy_id].no_segments(
+                specs[party.agent_ids[0]], party.policy.extras_spec
+            )
+            for party in self._parties
+            if party.policy_id in self._on_segments
+        }
+        return Scratch(segments, make_pool(self._environment, key))
 
     def no_episodes(self) -> Episodes:
         """Returns the sums over no episodes."""
