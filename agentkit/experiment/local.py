@@ -45,7 +45,7 @@ from agentkit.experiment.profiling.table import write_table
 from agentkit.experiment.runs.config_json import check_run_directory, read_config, read_record
 from agentkit.experiment.runs.lock import run_lock
 from agentkit.experiment.runs.loggers import check_installed
-from agentkit.experiment.runs.logs import RunLogs, learner_row
+from agentkit.experiment.runs.logs import RunLogs, drop_later_rows, learner_row
 from agentkit.experiment.runs.resume_checks import ResumeError, begin, check_num_envs, prepare, refuse_launched
 from agentkit.experiment.training.devices import (
     FirstDevicePublisher,
@@ -58,6 +58,7 @@ from agentkit.experiment.training.initial_state import InitialState, find_initia
 from agentkit.experiment.training.own_learner import OwnLearner, make_learner
 from agentkit.experiment.training.prior_data import fill, read_fillings
 from agentkit.experiment.training.signals import StopOnSignal
+from agentkit.experiment.training.switching import as_of_one_process, switched
 from agentkit.experiment.training.training_loop import Training
 from agentkit.learning import Learner, LearnerCallbacks
 from agentkit.learning.learner import Publisher
@@ -198,11 +199,7 @@ def in_one_process(
     run_directory: str | pathlib.Path, changes: Mapping[str, Any]
 ) -> contextlib.AbstractContextManager[None]:
     """Lets a launched run go on in one process inside, where the changes of `resume` name that replay."""
-    if changes.get("replay") != "in_process":
-        return contextlib.nullcontext()
-    from agentkit.experiment.launching.switching import switched  # Loads programs of many processes.
-
-    return switched(run_directory, "train")
+    return switched(run_directory, "train") if changes.get("replay") == "in_process" else contextlib.nullcontext()
 
 
 @final
@@ -219,6 +216,8 @@ class ActAndLearn:
         loop: in which the actor meets the environment.
         counter: of steps and episodes.
         spec: the environment's.
+        launched: of a run that was launched before, for when it is launched again: where its actors stood, and how many
+            steps of the run are not this actor's.
     """
 
     table_name: str
@@ -229,6 +228,7 @@ class ActAndLearn:
     loop: AnyLoop
     counter: Counter
     spec: EnvironmentSpec
+    launched: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def num_steps(self) -> int:
@@ -236,9 +236,9 @@ class ActAndLearn:
         return self.loop.num_steps
 
     @property
-    def num_episodes(self) -> int:
-        """Returns the episodes that have ended so far."""
-        return self.counter.get("episodes")
+    def num_episodes(self) -> int | None:
+        """Returns the episodes that have ended so far; None of a run that was launched, where nobody counts them."""
+        return None if self.launched else self.counter.get("episodes")
 
     def step(self) -> None:
         """Takes an environment step if replay has room for it, then does all the learning that is due."""
@@ -264,6 +264,7 @@ class ActAndLearn:
         """Returns the state of counter, actor and loop; replay writes files of its own."""
         mid_episode = self.replay.resumable and self.loop.resumable
         state = {"counter": self.counter.save(), "mid_episode": mid_episode, "actor": self.actor.save(mid_episode)}
+        state |= self.launched
         if isinstance(self.loop, ReadyEnvironmentLoop) or not self.loop.resumable:
             return state
         return {**state, "loop": self.loop.save()}
@@ -274,6 +275,7 @@ class ActAndLearn:
         Otherwise the unfinished episode is dropped and a new one begins.
         """
         self.counter.restore(state["counter"])
+        self.launched = {name: state[name] for name in ("explored", "steps_of_others") if name in state}
         if "actor" in state:  # Else it is of a launched run, whose actors are others.
             self.actor.restore(state["actor"])
         if "loop" in state and not isinstance(self.loop, ReadyEnvironmentLoop):
@@ -296,9 +298,8 @@ def _build(
 ) -> Training:
     """Makes every part and takes a checkpoint back; the stack closes writer, iterator, server, logs, environment."""
     seed, explored = experiment.seed, 0
-    if found is not None and found.state.get("launched"):
-        from agentkit.experiment.launching.switching import as_of_one_process  # Loads programs of many processes.
-
+    was_launched = found is not None and bool(found.state.get("launched"))
+    if found is not None and was_launched:
         found, (seed, explored) = as_of_one_process(found, pathlib.Path(experiment.run_directory), seed, hooks)
     environment, watch = _open_environment(experiment, stack, hooks, seed)
     experiment = experiment.for_batch(environment)
@@ -314,6 +315,8 @@ def _build(
     policy = parts.policy()
     fillings = [] if found is not None else read_fillings(experiment, spec, parts.pure_policy)
     lacking = begin(experiment)
+    if found is not None and was_launched:
+        drop_later_rows(pathlib.Path(experiment.run_directory), found.step)
     choose_dispatch(parts.state)
     logs = _open_logs(experiment, stack, found, environment, resume)
     replay = _open_replay(experiment, stack, spec, environment, found)

@@ -1,6 +1,7 @@
 """Policies by episode: who plays by which is a function of agent id and episode's number."""
 
 import dataclasses
+import sys
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from agentkit.experiment import read_multi_agent_config
 from agentkit.experiment.local import started
 from agentkit.experiment.multi_agent.assigning import who_plays
 from agentkit.experiment.multi_agent.config import changes_by_episode
+from agentkit.experiment.runs.resume_checks import ResumeError
 from agentkit.learning import Linear
 from tests.experiment.test_multi_agent import DQN, PPO, assert_equal, config, saved
 
@@ -136,6 +138,37 @@ def test_a_run_is_resumed_to_the_bit_in_mid_episode(b, environment, episodes, tm
     assert min(int(learner["num_updates"]) for learner in other["learner"].values()) > 0
     rows = [agentkit.open_run(str(run)).rows("train") for run in (whole, parts)]
     assert [row["agent_steps/b"] for row in rows[0]] == [row["agent_steps/b"] for row in rows[1]]
+
+
+RETURNS = {"policy_return/a": 3.0, "policy_return/b": 5.0}
+SAYS = {"x": "a", "y": "b"}
+
+
+def says(agent_id, episode):
+    return SAYS[agent_id]
+
+
+def test_a_function_that_says_something_else_when_an_episode_goes_on_is_refused(tmp_path, monkeypatch):
+    """As one does that asks hash() of a string, which each process answers in its own way."""
+    for name, num_steps in (("at an end", 8), ("within", 10)):
+        agentkit.run(relay(tmp_path / name, says, num_steps=num_steps))
+    monkeypatch.setattr(sys.modules[__name__], "SAYS", {"x": "b", "y": "a"})
+    with pytest.raises(ResumeError, match=r"of episode 2 it says .*'b'.*, and when the run was saved it said .*'a'"):
+        agentkit.resume(tmp_path / "within", num_steps=20)
+    assert agentkit.resume(tmp_path / "at an end", num_steps=20).steps == 20
+
+
+def test_a_policys_return_is_of_those_who_took_part(tmp_path):
+    with started(relay(tmp_path, num_steps=4), False) as (training, _):
+        work = training.work
+        work.by_episode.begin(0)
+        for taking_part in (["x"], ["y"], ["x", "y"]):
+            for agent_id, actor in work.actors.items():
+                actor.takes_part = agent_id in taking_part
+            found = work.by_episode.returns({"episode_return/x": 3.0, "episode_return/y": 5.0})
+            assert found == {
+                name: value for name, value in RETURNS.items() if "_xy"["_ab".index(name[-1])] in taking_part
+            }
 
 
 def test_each_evaluation_plays_the_episodes_from_0_on(tmp_path):

@@ -9,11 +9,12 @@ from agentkit import checkpoint
 from agentkit.agents import dqn
 from agentkit.callbacks import stop_when_flat
 from agentkit.errors import CheckpointError, ConfigError
-from agentkit.experiment.launching.switching import as_launched, as_of_one_process
 from agentkit.experiment.runs.config_json import write_config
 from agentkit.experiment.runs.lock import run_lock
+from agentkit.experiment.runs.resume_checks import begin
 from agentkit.experiment.training import training_loop
 from agentkit.experiment.training.hooks import Hooks
+from agentkit.experiment.training.switching import as_launched, as_of_one_process, switched
 from agentkit.learning.schedules import Linear
 from agentkit.loggers import CsvLogger, read_csv
 
@@ -48,6 +49,10 @@ def test_a_run_goes_on_launched_and_then_in_one_process_again(tmp_path, monkeypa
     assert launched.state["explored"] == {"actor-0": launched.step}  # From 400 on.
     assert launched.state["callbacks"]["evaluator-0"]["StopWhenFlat"]["best"] >= best
 
+    for name, rows in (("train-1", (790, 810, 10**6)), ("program", (800, 10**6)), ("learner-other", (10**6,))):
+        with CsvLogger(tmp_path / "logs" / f"{name}.csv", 10**9) as logger:
+            for steps in rows:
+                logger.write({"steps": steps})
     monkeypatch.setattr(training_loop, "LONG_EPISODE", 20)  # Of each environment; those of catch have 9 steps.
     agentkit.resume(tmp_path, replay="in_process", num_steps=1_200, progress=True)
     assert "no episode has ended" not in capsys.readouterr().err  # Nobody counted those of the launched run.
@@ -62,10 +67,14 @@ def test_a_run_goes_on_launched_and_then_in_one_process_again(tmp_path, monkeypa
     # The exploration's schedule has gone on: an actor in one process keeps its count of steps.
     (counted,) = after.state["actor"]["policy_state"].values()
     assert counted.tolist() == [[1_200, 2]] * 2
+    assert after.state["explored"] == launched.state["explored"] and after.state["steps_of_others"] == 0
     assert after.state["callbacks"]["StopWhenFlat"]["best"] >= best
+    later = {path.stem: int(read_csv(path)[1][-1]["steps"]) > 10**5 for path in (tmp_path / "logs").glob("*.csv")}
+    assert [name for name in later if later[name]] == ["learner-other"]  # A killed program's rows are not this run's.
     steps = [float(row["steps"]) for row in read_csv(tmp_path / "logs" / "train.csv")[1]]
     assert steps == sorted(steps) and steps[0] < 400 < 800 < steps[-1]
     agentkit.resume(tmp_path, num_steps=1_220)  # It is an ordinary run again.
+    assert checkpoint.read_latest(tmp_path / "checkpoints").state["explored"] == launched.state["explored"]
 
 
 def test_an_actor_after_a_switch_plays_other_episodes(tmp_path):
@@ -78,38 +87,41 @@ def test_an_actor_after_a_switch_plays_other_episodes(tmp_path):
 
 
 class Rows(agentkit.callbacks.Callback):
-    """Counts rows of the learner's log."""
+    """Sees rows of the learner's log."""
 
     def on_learner_log(self, run, record):
         return None
 
 
+class Judged(agentkit.callbacks.Callback):
+    """Sees the episodes of evaluations."""
+
+    def on_evaluation_episode(self, run, episode):
+        return None
+
+
+class Both(Rows):
+    """Sees evaluations, too, of which a program without evaluators has none."""
+
+    def on_evaluation(self, run, record):
+        return None
+
+
 def test_callbacks_have_the_state_of_the_node_that_they_are_called_on(tmp_path):
-    callbacks = [stop_when_flat(10), Rows()]
+    callbacks = [stop_when_flat(10), Rows(), Judged(), Both()]
     checkpoint.write(tmp_path / "checkpoints", 700, {}, {"replay": lambda folder: None})
     states = {
-        "learner-0": {"StopWhenFlat": {"best": None}, "Rows": {"rows": 7}},
-        "evaluator-0": {"StopWhenFlat": {"best": 0.5}, "Rows": {"rows": 0}},
+        "learner-0": {"StopWhenFlat": {"best": None}, "Rows": {"n": 7}, "Judged": {"n": 0}, "Both": {"n": 3}},
+        "evaluator-0": {"StopWhenFlat": {"best": 0.5}, "Rows": {"n": 0}, "Judged": {"n": 5}},
     }
     found = checkpoint.Checkpoint(700, tmp_path, {"launched": True, "callbacks": states})
     one, _ = as_of_one_process(found, tmp_path, 0, Hooks(plan(tmp_path, callbacks=callbacks)))
-    assert one.state["callbacks"] == {"StopWhenFlat": {"best": 0.5}, "Rows": {"rows": 7}}
+    states = {"StopWhenFlat": {"best": 0.5}, "Rows": {"n": 7}, "Judged": {"n": 5}, "Both": {"n": 3}}
+    assert one.state["callbacks"] == states
     assert one.path.name == "step_000000000700"
     back = as_launched({"num_steps": 700, "learner": {"num_updates": 70}, "callbacks": one.state["callbacks"]})
     assert back["totals"] == {"steps": 700, "updates": 70} and back["explored"] == {"actor-0": 700}
     assert back["callbacks"] == dict.fromkeys(("learner-0", "evaluator-0"), one.state["callbacks"])
-
-
-def test_rows_of_actors_that_do_not_come_back_end_with_the_checkpoint(tmp_path):
-    checkpoint.write(tmp_path / "checkpoints", 700, {}, {"replay": lambda folder: None})
-    for name in ("train-1.csv", "learner-other.csv"):
-        with CsvLogger(tmp_path / "logs" / name) as logger:
-            for steps in (690, 700, 710):
-                logger.write({"steps": steps})
-    found = checkpoint.Checkpoint(700, tmp_path, {"launched": True})
-    as_of_one_process(found, tmp_path, 0, Hooks(plan(tmp_path)))
-    left = {path.name: [int(row["steps"]) for row in read_csv(path)[1]] for path in (tmp_path / "logs").iterdir()}
-    assert left == {"train-1.csv": [690, 700], "learner-other.csv": [690, 700, 710]}
 
 
 def test_a_launched_run_whose_replay_nobody_saved_does_not_go_on_with_an_empty_one(tmp_path):
@@ -119,6 +131,18 @@ def test_a_launched_run_whose_replay_nobody_saved_does_not_go_on_with_an_empty_o
         as_of_one_process(found, tmp_path, 0, Hooks(plan(tmp_path)))
 
 
+def test_schedules_and_seeds_go_on_over_both_changes(tmp_path):
+    """Of 1,000 steps of four actors each one's schedule is at 250, and no actor's first seeds come again."""
+    checkpoint.write(tmp_path / "checkpoints", 1_000, {}, {"replay": lambda folder: None})
+    explored = {f"actor-{i}": 250 for i in range(4)}
+    found = checkpoint.Checkpoint(1_000, tmp_path, {"launched": True, "explored": explored})
+    one, start = as_of_one_process(found, tmp_path, 0, Hooks(plan(tmp_path)))
+    assert start.num_steps == 250
+    kept = {name: one.state[name] for name in ("explored", "steps_of_others")}  # As `ActAndLearn.save` keeps them.
+    back = as_launched({"num_steps": 1_100, "learner": {"num_updates": 70}, **kept})
+    assert back["explored"] == {**explored, "actor-0": 350}
+
+
 TRAINED, LAUNCHED = {}, {"launch": {}}
 REFUSED = {
     "reverb-to-one": (LAUNCHED, {"replay": "reverb"}, "its replay is 'reverb'"),
@@ -126,6 +150,8 @@ REFUSED = {
     "own-replay": (TRAINED, {"replay": {"name": "mine:make"}}, "its replay is {'name'"),
     "on-device": (TRAINED, {"on_device": True}, "on the device"),
     "data": (TRAINED, {"data": "episodes.h5"}, "began with data"),
+    "ready": (TRAINED, {"ready": 1}, "acted for as they are ready"),
+    "other-replay": (TRAINED, {"replay": "reverb"}, "was begun with replay='reverb'"),
     "offline": ({"offline": {"dataset": None, "evaluates": True}}, {}, "from data alone"),
 }
 
@@ -138,7 +164,7 @@ def test_what_cannot_switch_says_why_and_stays_as_it_is(name, tmp_path):
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     before = path.read_bytes()
     with pytest.raises(ConfigError, match=why):
-        if how is LAUNCHED:
+        if how is LAUNCHED or name == "other-replay":
             agentkit.resume(tmp_path, replay="in_process")
         else:
             agentkit.resume_launch(tmp_path, replay="served")
@@ -161,6 +187,14 @@ def test_a_run_that_cannot_be_launched_for_another_reason_stays_as_it_was(tmp_pa
     with pytest.raises(ConfigError, match="video_period: only a run in one process films itself"):
         agentkit.resume_launch(tmp_path, replay="served", num_steps=800)
     assert (tmp_path / "config.json").read_bytes() == before
+
+
+def test_a_run_that_fails_after_it_has_begun_is_of_the_new_kind(tmp_path):
+    write_config(plan(tmp_path, replay="served"), tmp_path, launch={})
+    with pytest.raises(RuntimeError), switched(tmp_path, "train"):
+        begin(plan(tmp_path))  # With the same words as before, of one command line.
+        raise RuntimeError
+    assert "launch" not in json.loads((tmp_path / "config.json").read_text())
 
 
 def test_a_run_that_goes_on_now_is_not_switched(tmp_path):

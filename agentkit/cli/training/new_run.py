@@ -203,6 +203,8 @@ def changes_of_resumed(arguments: argparse.Namespace, is_group: bool = False) ->
         ConfigError: if there is no such run, or settings were given that are the run's own.
     """
     replay = None if is_group or is_of_several(arguments.resume) else getattr(arguments, "replay", None)
+    if replay == "reverb":
+        replay = None  # No run can change to it, as the refusal says.
     if replay is not None:  # Of the other kind of run, launched or in one process.
         arguments = argparse.Namespace(**{**vars(arguments), "replay": None})
     changes = changes_of_existing(arguments, "--resume")

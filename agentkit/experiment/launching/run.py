@@ -32,7 +32,6 @@ from agentkit.experiment.launching.sharing.callbacks import restored_states, sto
 from agentkit.experiment.launching.sharing.common import find_spec
 from agentkit.experiment.launching.sharing.exploring import restored_values
 from agentkit.experiment.launching.sharing.transports import forget_parameters
-from agentkit.experiment.launching.switching import as_launched, refuse_second_supervisor, switched
 from agentkit.experiment.multi_agent.build import check_policies
 from agentkit.experiment.multi_agent.config import (
     MultiAgentConfig,
@@ -46,7 +45,7 @@ from agentkit.experiment.policies.result import Result
 from agentkit.experiment.runs.config_json import check_run_directory, read_config, read_record, write_config
 from agentkit.experiment.runs.lock import run_lock
 from agentkit.experiment.runs.loggers import check_for_processes, check_installed
-from agentkit.experiment.runs.logs import ProgramLog, drop_later_rows
+from agentkit.experiment.runs.logs import ProgramLog
 from agentkit.experiment.runs.resume_checks import (
     ResumeError,
     check_code,
@@ -58,6 +57,7 @@ from agentkit.experiment.runs.resume_checks import (
 from agentkit.experiment.training.hooks import Hooks, with_callbacks
 from agentkit.experiment.training.initial_state import find_initial_state
 from agentkit.experiment.training.prior_data import refuse_prior_data
+from agentkit.experiment.training.switching import as_launched, refuse_second_supervisor, switched
 from agentkit.files import read_json
 
 _LOGGER = logging.getLogger(__name__)
@@ -280,7 +280,7 @@ def _resume_launch(
     if saved is None:
         raise ConfigError(
             f"The run {run_directory} was not launched. Go on with: agentkit {command_of(record)} --resume "
-            f"{quote(str(run_directory))}{other_way('launch', record)}"
+            f"{quote(str(run_directory))}.{other_way('launch', record)}"
         )
     several = is_of_several_agents(run_directory)
     read = read_multi_agent_config if several else read_config
@@ -335,7 +335,6 @@ def prepare_launch(experiment: ExperimentConfig, resume: bool, config: dict[str,
             if found is not None:
                 check_same(experiment, found)
                 found = found._replace(state=as_launched(found.state))
-                drop_later_rows(directory, found.step)
         except CheckpointError as error:
             raise ResumeError(str(error)) from error
     check_code(experiment, directory)

@@ -166,12 +166,12 @@ class PlayAndLearn:
         self.counter.restore(state["counter"])
         for agent_id, actor in self.actors.items():
             actor.restore(state["actors"][agent_id])
-        if self.by_episode is not None:
-            self.by_episode.begin(self.num_episodes)
         if self.self_play is not None:
             self.self_play.restore(state["self_play"], state["mid_episode"])
         if "loop" in state:
             self.loop.restore(state["loop"], state["mid_episode"])
+            if self.by_episode is not None and not self.loop.beginning:
+                self.by_episode.go_on(self.num_episodes)
         else:  # Episodes that had not ended are dropped; their steps are not.
             self.counter.increment(steps=max(int(state["num_steps"]) - self.counter.get("steps"), 0))
         self.loop.num_steps = int(state["num_steps"])

@@ -13,6 +13,7 @@ from agentkit.agents import registry
 from agentkit.errors import DISTRIBUTION
 from agentkit.experiment.config.identity import describe_agent
 from agentkit.experiment.evaluation.evaluate import evaluate
+from agentkit.experiment.multi_agent.assigning.by_episode import RETURN_BY
 from agentkit.experiment.multi_agent.config import is_of_several_agents
 from agentkit.experiment.multi_agent.judging.evaluation import evaluate_multi_agent
 from agentkit.experiment.multi_agent.loading import agents_of
@@ -96,15 +97,18 @@ def _returns_of_agents(
 ) -> Returns | None:
     agent_ids = agents_of(run, policy, imports)
     if num_episodes is not None:
-        return _mean_of_agents(evaluate_multi_agent(run, num_episodes, imports=imports), agent_ids)
+        return _mean_of_agents(evaluate_multi_agent(run, num_episodes, imports=imports), agent_ids, policy)
     try:
-        return _mean_of_agents(_evaluation(run, steps), agent_ids)
+        return _mean_of_agents(_evaluation(run, steps), agent_ids, policy)
     except (OSError, LookupError, TypeError, ValueError):  # None yet, or a row that is being written.
         return None
 
 
-def _mean_of_agents(row: Mapping[str, Any], agent_ids: Sequence[AgentId]) -> Returns:
-    mean = float(np.mean([float(row[f"episode_return/{agent_id}"]) for agent_id in agent_ids]))
+def _mean_of_agents(row: Mapping[str, Any], agent_ids: Sequence[AgentId], policy: str | None) -> Returns:
+    names = [f"{RETURN_BY}{policy}"]  # Where policies change by episode: agents play by others, too.
+    if row.get(names[0]) in (None, ""):
+        names = [f"episode_return/{agent_id}" for agent_id in agent_ids]
+    mean = float(np.mean([float(row[name]) for name in names]))
     return Returns(mean, None, None, None, int(float(row["evaluation_episodes"])), int(float(row["steps"])))
 
 

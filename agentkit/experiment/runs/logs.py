@@ -80,16 +80,16 @@ def shows_progress(progress: bool | None) -> bool:
 
 
 def drop_later_rows(directory: pathlib.Path, step: int) -> None:
-    """Drops what a launched run's nodes have logged of later steps, also of nodes that do not come back.
+    """Drops what a launched run's nodes have logged of later steps, once none of them is there any more.
 
     Args:
         directory: the run folder.
         step: that the run goes on from.
     """
-    for path in (directory / "logs").glob("*-*"):
-        if re.fullmatch(r"(train|evaluation)-\d+\.csv", path.name):
+    for path in (directory / "logs").glob("*"):
+        if re.fullmatch(r"(train|evaluation)-\d+\.csv|program\.csv", path.name):
             loggers.CsvLogger(path, step).close()
-        elif re.fullmatch(r"(train|evaluation)-\d+\.jsonl", path.name):
+        elif re.fullmatch(r"(train|evaluation)-\d+\.jsonl|program\.jsonl", path.name):
             loggers.JsonlLogger(path, step).close()
 
 

@@ -22,11 +22,8 @@ class ResumeError(CheckpointError, ConfigError):
 _RUNS = {"train": "a run in one process that acts", "launch": "a launched run", "offline": "a run from data alone"}
 
 
-_SWITCHES = {
-    ("launch", "train"): ". In one process it goes on by agentkit train --resume RUN --replay in_process.",
-    ("train", "launch"): ". Launched it goes on by agentkit launch --resume RUN --replay served.",
-}
-"""How a run goes on that one command began by the other; see `launching.switching`."""
+REPLAYS = {"train": "in_process", "launch": "served"}
+"""The replay of each command whose runs go on by the other one, too: one replay, in a process or in a server."""
 
 
 def command_of(record: Mapping[str, Any]) -> str:
@@ -50,7 +47,7 @@ def check_command(command: str, directory: pathlib.Path) -> None:
     begun_by = command_of(record)
     if begun_by != command:
         raise CheckpointError(
-            f"{directory} is of {_RUNS[begun_by]}: use agentkit {begun_by} --resume{other_way(command, record)}"
+            f"{directory} is of {_RUNS[begun_by]}: use agentkit {begun_by} --resume.{other_way(command, record)}"
         )
 
 
@@ -67,8 +64,29 @@ def refuse_launched(directory: pathlib.Path) -> None:
 
 
 def other_way(command: str, record: Mapping[str, Any]) -> str:
-    """Returns the end of a sentence: how else a run goes on by `command`, which did not begin it; or a full stop."""
-    return "." if "policies" in record else _SWITCHES.get((command_of(record), command), ".")
+    """Returns a sentence: how a run goes on by `command`, which did not begin it; nothing where it cannot."""
+    if command not in REPLAYS or why_not_switched(record) is not None:
+        return ""
+    how = "Launched" if command == "launch" else "In one process"
+    return f" {how} it goes on by agentkit {command} --resume RUN --replay {REPLAYS[command]}."
+
+
+def why_not_switched(record: Mapping[str, Any]) -> str | None:
+    """Returns why a run cannot change between one process and many; None where it can."""
+    begun_by, replay = command_of(record), record.get("replay")
+    if begun_by == "offline":
+        return "it learns from data alone"
+    if "policies" in record:
+        return "of several agents, learners in one process save together, and those of a launched run apart"
+    if record.get("on_device"):
+        return "its replay and environments are on the device"
+    if record.get("data") is not None:
+        return "its replay began with data, which only a run in one process has"
+    if record.get("ready") is not None:
+        return "its environments are acted for as they are ready, and queues have other room then (ready)"
+    if replay != REPLAYS[begun_by]:
+        return f"only contents of agentkit's own replay can be taken along, and its replay is {replay!r:.80}"
+    return None
 
 
 def prepare(experiment: RunConfig, resume: bool) -> checkpoint.Checkpoint | None:

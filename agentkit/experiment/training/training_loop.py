@@ -60,7 +60,7 @@ class Work(Protocol):
 
     @property
     def num_episodes(self) -> int | None:
-        """Returns the episodes that have ended so far; None where nobody acts."""
+        """Returns the episodes that have ended so far; None where nobody acts, or has counted them."""
         ...
 
     def step(self) -> None:
@@ -204,9 +204,7 @@ class Training:
         self._next_evaluation = self._find_next_evaluation(steps)
         self._next_checkpoint = next_multiple(steps, self.experiment.checkpoint_period)
         self._next_film = next_multiple(steps, self.experiment.video_period)
-        long = min(LONG_EPISODE * (self.experiment.num_envs or 1), self.experiment.num_steps)
-        # Of a launched run that goes on here, nobody has counted the episodes.
-        self._long_episode: float = long if self.work.num_episodes else steps + long
+        self._long_episode: float = min(LONG_EPISODE * (self.experiment.num_envs or 1), self.experiment.num_steps)
 
     def advance(self, stop: StopOnSignal) -> None:
         """Takes a step of the work, and does what is then due."""

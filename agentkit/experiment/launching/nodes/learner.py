@@ -31,7 +31,6 @@ from agentkit.experiment.launching.sharing.common import (
 )
 from agentkit.experiment.launching.sharing.exploring import save_explored
 from agentkit.experiment.launching.sharing.transports import PUBLISH_SECONDS, make_publisher
-from agentkit.experiment.launching.switching import as_launched
 from agentkit.experiment.policies.agent_parts import AgentParts
 from agentkit.experiment.runs.lock import RunFolder
 from agentkit.experiment.runs.logs import make_logger
@@ -41,6 +40,7 @@ from agentkit.experiment.training.hooks import Hooks
 from agentkit.experiment.training.initial_state import find_initial_state
 from agentkit.experiment.training.own_learner import OwnLearner, make_learner
 from agentkit.experiment.training.prior_data import refuse_prior_data
+from agentkit.experiment.training.switching import as_launched
 from agentkit.learning import Learner, LearnerCallbacks
 from agentkit.specs import EnvironmentSpec
 

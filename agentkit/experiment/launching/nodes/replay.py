@@ -63,7 +63,7 @@ def replay_node(
     folder, contents = context.run_directory, contents_name(context.name)
     if folder is not None and context.incarnation == 0:  # Of an earlier program: this one begins from a checkpoint.
         shutil.rmtree(_handover(folder, contents), ignore_errors=True)
-    found = newest_contents(folder, contents)
+    found = _newest_contents(folder, contents)
     scratch = None if folder is None else folder / f".{context.name}"
     if scratch is not None:
         shutil.rmtree(scratch, ignore_errors=True)  # A server that was killed left its files there.
@@ -225,7 +225,7 @@ def _handover(folder: pathlib.Path, contents: str) -> pathlib.Path:
     return folder / (HANDOVER if contents == "replay" else f"{HANDOVER}-of-{contents}")
 
 
-def newest_contents(folder: pathlib.Path | None, contents: str) -> checkpoint.Checkpoint | None:
+def _newest_contents(folder: pathlib.Path | None, contents: str) -> checkpoint.Checkpoint | None:
     """Returns what to fill the tables from: the newest checkpoint, or what a replay node left when it was stopped.
 
     A checkpoint without contents (a learner wrote it that could not reach the server) is passed over.

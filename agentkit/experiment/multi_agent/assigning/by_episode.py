@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from agentkit.core import Actor
-from agentkit.errors import SpecError
+from agentkit.errors import CheckpointError, SpecError
 from agentkit.experiment.multi_agent.assigning.who_plays import who_plays
 from agentkit.experiment.multi_agent.config import MultiAgentConfig, changes_by_episode
 from agentkit.experiment.multi_agent.players import AnyPlayer, Player
@@ -30,6 +30,7 @@ class ChangingActor(Actor):
     Attributes:
         actors: by policy id.
         policy_id: of this episode.
+        takes_part: whether the agent has been there in this episode.
         num_actions: that were chosen so far, by policy id.
     """
 
@@ -37,7 +38,12 @@ class ChangingActor(Actor):
         """Takes the actors by policy id, in one environment."""
         self.actors: dict[str, Any] = dict(actors)  # Those of `AnyPlayer` that act in one environment.
         self.policy_id = next(iter(actors))
+        self.takes_part = False
         self.num_actions = dict.fromkeys(actors, 0)
+
+    def begin(self, policy_id: str) -> None:
+        """Plays by a policy from the next episode on."""
+        self.policy_id, self.takes_part = policy_id, False
 
     def select_action(self, observation: Nest) -> Nest:
         """See `core.Actor`."""
@@ -46,6 +52,7 @@ class ChangingActor(Actor):
 
     def observe_first(self, timestep: dm_env.TimeStep) -> None:
         """See `core.Actor`."""
+        self.takes_part = True
         self.actors[self.policy_id].observe_first(timestep)
 
     def observe(self, action: Nest, next_timestep: dm_env.TimeStep) -> None:
@@ -58,15 +65,20 @@ class ChangingActor(Actor):
             actor.update(wait)
 
     def save(self, mid_episode: bool = True) -> dict[str, Any]:
-        """Returns the state of all actors, and how often each has acted; `PoliciesByEpisode` knows whose turn it is."""
-        actors = {policy_id: actor.save(mid_episode) for policy_id, actor in self.actors.items()}
-        return {"actors": actors, "num_actions": dict(self.num_actions)}
+        """Returns the state of all actors, how often each has acted, and by which policy this episode is played."""
+        return {
+            "actors": {policy_id: actor.save(mid_episode) for policy_id, actor in self.actors.items()},
+            "num_actions": dict(self.num_actions),
+            "policy_id": self.policy_id,
+            "takes_part": self.takes_part and mid_episode,
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         """See `core.Saveable`."""
         for policy_id, actor in self.actors.items():
             actor.restore(state["actors"][policy_id])
             self.num_actions[policy_id] = int(state["num_actions"][policy_id])
+        self.policy_id, self.takes_part = str(state["policy_id"]), bool(state["takes_part"])
 
     def close(self) -> None:
         """Closes the adders."""
@@ -122,7 +134,7 @@ class PoliciesByEpisode:
         self._actors = {each: actor for each, actor in actors.items() if isinstance(actor, ChangingActor)}
 
     def begin(self, episode: int) -> None:
-        """Tells all actors before an episode begins, or when it goes on in a resumed run.
+        """Tells all actors before an episode begins.
 
         Args:
             episode: its number, from 0.
@@ -140,7 +152,22 @@ class PoliciesByEpisode:
                     f"policy_of: in episode {episode:,} it says that {agent_id!r} plays by {policy_id!r}, which is of "
                     f"agents with other specs. By its own can play: {', '.join(actor.actors)}."
                 )
-            actor.policy_id = policy_id
+            actor.begin(policy_id)
+
+    def go_on(self, episode: int) -> None:
+        """Checks in a resumed run that the function says of the episode that goes on what it said before.
+
+        Raises:
+            CheckpointError: it says something else.
+        """
+        now = who_plays(self._config, self._agent_specs, episode)
+        saved = {agent_id: actor.policy_id for agent_id, actor in self._actors.items()}
+        if any(now[agent_id] != policy_id for agent_id, policy_id in saved.items()):
+            raise CheckpointError(
+                f"policy_of: of episode {episode:,} it says {now}, and when the run was saved it said {saved}. A run "
+                "goes on with the function that it began with, which says the same in every process: hash() of a "
+                "string does not. Draw by a generator that is made of the episode's number."
+            )
 
     def num_actions(self, policy_id: str) -> int:
         """Returns how many actions were chosen by a policy so far, of all agents."""
@@ -150,7 +177,8 @@ class PoliciesByEpisode:
         """Returns the mean return of the agents by each policy, ``policy_return/POLICY``, of an episode's record."""
         found: dict[str, list[float]] = {}
         for agent_id, actor in self._actors.items():
-            found.setdefault(RETURN_BY + actor.policy_id, []).append(record[f"episode_return/{agent_id}"])
+            if actor.takes_part:
+                found.setdefault(RETURN_BY + actor.policy_id, []).append(record[f"episode_return/{agent_id}"])
         return {name: float(np.mean(each)) for name, each in found.items()}
 
     def steps(self) -> dict[str, int]:

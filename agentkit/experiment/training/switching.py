@@ -10,25 +10,30 @@ import contextlib
 import pathlib
 from collections.abc import Iterator, Mapping
 from shlex import quote
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from agentkit import checkpoint
 from agentkit.callbacks.base import has
-from agentkit.distributed import connect_to_run
 from agentkit.errors import AgentkitError, CheckpointError, ConfigError
-from agentkit.experiment.launching.nodes.replay import newest_contents
-from agentkit.experiment.launching.sharing.exploring import Start
 from agentkit.experiment.runs.config_json import read_record
 from agentkit.experiment.runs.lock import run_lock
-from agentkit.experiment.runs.logs import drop_later_rows
-from agentkit.experiment.runs.resume_checks import command_of
+from agentkit.experiment.runs.resume_checks import REPLAYS, command_of, why_not_switched
 from agentkit.experiment.training.hooks import Hooks
-from agentkit.files import read_json
 
-_REPLAYS = {"train": "in_process", "launch": "served"}
-"""The replay of each command: two servers of the same tables."""
+
+class Resumed(NamedTuple):
+    """Holds what the actor of one process begins with where a launched run goes on.
+
+    Attributes:
+        seed: of its environments and keys, in [0, 2**31).
+        num_steps: at which its schedules stand.
+    """
+
+    seed: int
+    num_steps: int
+
 
 _STREAM = 5  # Of seeds, see `exploring.find_start`: no actor of a launched program has it.
 
@@ -49,41 +54,33 @@ def switched(run_directory: str | pathlib.Path, command: str) -> Iterator[None]:
     record, directory = read_record(run_directory), pathlib.Path(run_directory)
     begun_by = command_of(record)
     if begun_by == command:
+        if record.get("replay") != REPLAYS[command]:
+            raise ConfigError(f"{directory} was begun with replay={record.get('replay')!r:.80}. Leave --replay out.")
         yield
         return
-    _check_can_switch(record, directory, begun_by)
+    _check_can_switch(record, directory)
     path = directory / "config.json"
-    other = {name: value for name, value in record.items() if name != "launch"} | {"replay": _REPLAYS[command]}
+    other = {name: value for name, value in record.items() if name != "launch"} | {"replay": REPLAYS[command]}
     if command == "launch":
         other["launch"] = {}
     with run_lock(directory):
         refuse_second_supervisor(directory)
         checkpoint.write_json(path, other)
+    written = path.stat()
     try:
         yield
     except BaseException:
-        if read_json(path) == other:  # What begins writes it anew.
+        now = path.stat()  # What begins writes a file of its own.
+        if (now.st_ino, now.st_mtime_ns) == (written.st_ino, written.st_mtime_ns):
             checkpoint.write_json(path, record)
         raise
 
 
-def _check_can_switch(record: Mapping[str, Any], directory: pathlib.Path, begun_by: str) -> None:
-    why = None
-    if begun_by == "offline":
-        why = "it learns from data alone"
-    elif "policies" in record:
-        why = "of several agents, learners in one process save together, and those of a launched run apart"
-    elif record.get("on_device"):
-        why = "its replay and environments are on the device"
-    elif record.get("data") is not None:
-        why = "its replay began with data, which only a run in one process has"
-    elif record.get("replay") != _REPLAYS[begun_by]:
-        why = (
-            f"only contents of agentkit's own replay can be taken along, and its replay is {record.get('replay')!r:.80}"
-        )
-    if why is not None:
+def _check_can_switch(record: Mapping[str, Any], directory: pathlib.Path) -> None:
+    if (why := why_not_switched(record)) is not None:
         raise ConfigError(
-            f"{directory} goes on by agentkit {begun_by} --resume alone: {why}. Leave --replay (replay=) out there."
+            f"{directory} goes on by agentkit {command_of(record)} --resume alone: {why}. Leave --replay (replay=) out "
+            "there."
         )
 
 
@@ -93,6 +90,8 @@ def refuse_second_supervisor(directory: pathlib.Path) -> None:
     Raises:
         ConfigError: there is one.
     """
+    from agentkit.distributed import connect_to_run  # A run in one process else needs no wire.
+
     try:
         connect_to_run(directory, timeout=1.0).close()
     except AgentkitError:
@@ -105,23 +104,24 @@ def refuse_second_supervisor(directory: pathlib.Path) -> None:
 def as_launched(state: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the state of a checkpoint as that of a launched run; of one that is, itself.
 
-    The first actor goes on from all steps, as do all others, who begin where the furthest one stands. States of
-    callbacks are given to the nodes that have any.
+    The first actor goes on where that of one process stands, as do all others, who begin where the furthest one stands.
+    States of callbacks are given to the nodes that have any.
     """
     if state.get("launched"):
         return dict(state)
     steps, callbacks = int(state["num_steps"]), state.get("callbacks", {})
+    stands_at = steps - int(state.get("steps_of_others", 0))
     return {
         **state,
         "totals": {"steps": steps, "updates": int(state["learner"]["num_updates"])},
-        "explored": {"actor-0": steps},
+        "explored": {**state.get("explored", {}), "actor-0": stands_at},
         "callbacks": dict.fromkeys(("learner-0", "evaluator-0"), callbacks) if callbacks else {},
     }
 
 
 def as_of_one_process(
     found: checkpoint.Checkpoint, directory: pathlib.Path, seed: int, hooks: Hooks
-) -> tuple[checkpoint.Checkpoint, Start]:
+) -> tuple[checkpoint.Checkpoint, Resumed]:
     """Returns a launched run's checkpoint as that of one process, without an actor, and what its new actor begins with.
 
     Its path is that of the newest checkpoint with replay's contents.
@@ -135,7 +135,7 @@ def as_of_one_process(
     Raises:
         CheckpointError: no checkpoint has replay's contents.
     """
-    contents = newest_contents(directory, "replay")
+    contents = checkpoint.read_latest(directory / "checkpoints", holding="replay")
     if contents is None:
         raise CheckpointError(
             f"No checkpoint in {directory} has the contents of replay, which the launched run was cut off from. Go on "
@@ -143,10 +143,14 @@ def as_of_one_process(
         )
     explored = found.state.get("explored", {}).values()
     entropy = np.random.SeedSequence([seed, _STREAM, found.step])
-    start = Start(int(entropy.generate_state(1)[0] >> 1), max(map(int, explored), default=found.step))
+    start = Resumed(int(entropy.generate_state(1)[0] >> 1), max(map(int, explored), default=found.step))
     callbacks = _of_all_nodes(found.state.get("callbacks", {}), hooks)
-    drop_later_rows(directory, found.step)
-    state = {**found.state, "counter": {"counts": {"steps": found.step}}, "callbacks": callbacks}
+    state = {
+        **found.state,
+        "counter": {"counts": {"steps": found.step}},
+        "callbacks": callbacks,
+        "steps_of_others": found.step - start.num_steps,
+    }
     return checkpoint.Checkpoint(found.step, contents.path, state), start
 
 
@@ -154,7 +158,10 @@ def _of_all_nodes(by_node: Mapping[str, Any], hooks: Hooks) -> dict[str, Any]:
     """Returns the state of each callback from the node that it is called on: evaluations are the evaluators'."""
     states = {}
     for name, callback in hooks.named():
-        node = "evaluator-0" if has(callback, "on_evaluation") else "learner-0"
-        if name in by_node.get(node, {}):
-            states[name] = by_node[node][name]
+        nodes = ["learner-0", "evaluator-0"]
+        if has(callback, "on_evaluation") or has(callback, "on_evaluation_episode"):
+            nodes.reverse()
+        found = [by_node[node][name] for node in nodes if name in by_node.get(node, {})]
+        if found:
+            states[name] = found[0]
     return states
