@@ -298,9 +298,8 @@ def _build(
 ) -> Training:
     """Makes every part and takes a checkpoint back; the stack closes writer, iterator, server, logs, environment."""
     seed, explored = experiment.seed, 0
-    was_launched = found is not None and bool(found.state.get("launched"))
-    if found is not None and was_launched:
-        found, (seed, explored) = as_of_one_process(found, pathlib.Path(experiment.run_directory), seed, hooks)
+    if found is not None and found.state.get("launched"):
+        found, (seed, explored) = as_of_one_process(found, found.path.parents[1], seed, hooks)
     environment, watch = _open_environment(experiment, stack, hooks, seed)
     experiment = experiment.for_batch(environment)
     if found is not None:
@@ -315,8 +314,6 @@ def _build(
     policy = parts.policy()
     fillings = [] if found is not None else read_fillings(experiment, spec, parts.pure_policy)
     lacking = begin(experiment)
-    if found is not None and was_launched:
-        drop_later_rows(pathlib.Path(experiment.run_directory), found.step)
     choose_dispatch(parts.state)
     logs = _open_logs(experiment, stack, found, environment, resume)
     replay = _open_replay(experiment, stack, spec, environment, found)
@@ -383,6 +380,8 @@ def _open_logs(
     resume: bool,
 ) -> RunLogs:
     start = found.step if found is not None else 0
+    if found is not None and found.state.get("launched"):
+        drop_later_rows(found.path.parents[1], start)
     logs = RunLogs(experiment, stack, resume_step=start if resume else None)
     if found is not None and not getattr(environment, "resumable", False):
         why = "The environment cannot be saved" if experiment.ready is None else "Asynchronous (--ready)"

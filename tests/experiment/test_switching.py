@@ -16,7 +16,7 @@ from agentkit.experiment.training import training_loop
 from agentkit.experiment.training.hooks import Hooks
 from agentkit.experiment.training.switching import as_launched, as_of_one_process, switched
 from agentkit.learning.schedules import Linear
-from agentkit.loggers import CsvLogger, read_csv
+from agentkit.loggers import CsvLogger, JsonLinesLogger, read_csv, read_jsonl
 
 AGENT = dqn.make_agent(
     dqn.Config(
@@ -53,6 +53,9 @@ def test_a_run_goes_on_launched_and_then_in_one_process_again(tmp_path, monkeypa
         with CsvLogger(tmp_path / "logs" / f"{name}.csv", 10**9) as logger:
             for steps in rows:
                 logger.write({"steps": steps})
+    with JsonLinesLogger(tmp_path / "logs" / "train-1.jsonl") as lines:
+        for steps in (790, 10**6):
+            lines.write({"steps": steps})
     monkeypatch.setattr(training_loop, "LONG_EPISODE", 20)  # Of each environment; those of catch have 9 steps.
     agentkit.resume(tmp_path, replay="in_process", num_steps=1_200, progress=True)
     assert "no episode has ended" not in capsys.readouterr().err  # Nobody counted those of the launched run.
@@ -71,6 +74,7 @@ def test_a_run_goes_on_launched_and_then_in_one_process_again(tmp_path, monkeypa
     assert after.state["callbacks"]["StopWhenFlat"]["best"] >= best
     later = {path.stem: int(read_csv(path)[1][-1]["steps"]) > 10**5 for path in (tmp_path / "logs").glob("*.csv")}
     assert [name for name in later if later[name]] == ["learner-other"]  # A killed program's rows are not this run's.
+    assert [row["steps"] for row in read_jsonl(tmp_path / "logs" / "train-1.jsonl")] == [790]
     steps = [float(row["steps"]) for row in read_csv(tmp_path / "logs" / "train.csv")[1]]
     assert steps == sorted(steps) and steps[0] < 400 < 800 < steps[-1]
     agentkit.resume(tmp_path, num_steps=1_220)  # It is an ordinary run again.

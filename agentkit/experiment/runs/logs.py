@@ -90,7 +90,7 @@ def drop_later_rows(directory: pathlib.Path, step: int) -> None:
         if re.fullmatch(r"(train|evaluation)-\d+\.csv|program\.csv", path.name):
             loggers.CsvLogger(path, step).close()
         elif re.fullmatch(r"(train|evaluation)-\d+\.jsonl|program\.jsonl", path.name):
-            loggers.JsonlLogger(path, step).close()
+            loggers.JsonLinesLogger(path, step).close()
 
 
 class ProgramLog:
