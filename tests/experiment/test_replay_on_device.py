@@ -385,7 +385,7 @@ def test_views_are_refused():
 
 def test_a_replay_that_does_not_fit_is_refused(tmp_path):
     settings = {"agent_settings": {"replay_size": 2**30, "n_step": 1}, "num_steps": 2**30 + 5}
-    message = r"will hold 1,073,741,824 items of 4\d\d bytes, 4\d\d\.\d\d GB; the device has"
+    message = r"the replay of 1,073,741,824 items 4\d\d\.\d\d\. Lower replay_size"
     with pytest.raises(ConfigError, match=message):
         run(plan(run_directory=tmp_path / "run", **settings))
     assert not (tmp_path / "run" / "config.json").exists()
