@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, final
 
 import jax
@@ -186,20 +186,13 @@ def resume(
         callbacks: instead of the run's own, which are made again where this is None.
         **changes: see `read_config`: `imports`, or fields to replace, e.g. ``num_steps=200_000``.
     """
-    with in_one_process(run_directory, changes):
+    with switched(run_directory, "train", changes.get("replay")):
         several = is_of_several_agents(run_directory)
         read = read_multi_agent_config if several else read_config
         experiment: ExperimentConfig | MultiAgentConfig = read(run_directory, **changes)
         if callbacks is None:
             callbacks = callback_record.rebuild(read_record(run_directory), run_directory, changes.get("imports", ()))
         return run(experiment, resume=True, profile=profile, callbacks=callbacks)
-
-
-def in_one_process(
-    run_directory: str | pathlib.Path, changes: Mapping[str, Any]
-) -> contextlib.AbstractContextManager[None]:
-    """Lets a launched run go on in one process inside, where the changes of `resume` name that replay."""
-    return switched(run_directory, "train") if changes.get("replay") == "in_process" else contextlib.nullcontext()
 
 
 @final
@@ -297,9 +290,7 @@ def _build(
     profile: Profile | None,
 ) -> Training:
     """Makes every part and takes a checkpoint back; the stack closes writer, iterator, server, logs, environment."""
-    seed, explored = experiment.seed, 0
-    if found is not None and found.state.get("launched"):
-        found, (seed, explored) = as_of_one_process(found, found.path.parents[1], seed, hooks)
+    found, (seed, explored) = as_of_one_process(found, experiment.seed, hooks)
     environment, watch = _open_environment(experiment, stack, hooks, seed)
     experiment = experiment.for_batch(environment)
     if found is not None:

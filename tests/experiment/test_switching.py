@@ -85,7 +85,7 @@ def test_an_actor_after_a_switch_plays_other_episodes(tmp_path):
     found = checkpoint.Checkpoint(700, tmp_path, {"launched": True, "num_steps": 700, "explored": {"actor-1": 450}})
     checkpoint.write(tmp_path / "checkpoints", 700, {}, {"replay": lambda folder: None})
     hooks = Hooks(plan(tmp_path))
-    starts = [as_of_one_process(found._replace(step=step), tmp_path, 0, hooks)[1] for step in (700, 700, 701)]
+    starts = [as_of_one_process(found._replace(step=step), 0, hooks)[1] for step in (700, 700, 701)]
     assert starts[0] == starts[1] and starts[0].num_steps == 450
     assert len({starts[0].seed, starts[2].seed, 0}) == 3
 
@@ -119,7 +119,7 @@ def test_callbacks_have_the_state_of_the_node_that_they_are_called_on(tmp_path):
         "evaluator-0": {"StopWhenFlat": {"best": 0.5}, "Rows": {"n": 0}, "Judged": {"n": 5}},
     }
     found = checkpoint.Checkpoint(700, tmp_path, {"launched": True, "callbacks": states})
-    one, _ = as_of_one_process(found, tmp_path, 0, Hooks(plan(tmp_path, callbacks=callbacks)))
+    one, _ = as_of_one_process(found, 0, Hooks(plan(tmp_path, callbacks=callbacks)))
     states = {"StopWhenFlat": {"best": 0.5}, "Rows": {"n": 7}, "Judged": {"n": 5}, "Both": {"n": 3}}
     assert one.state["callbacks"] == states
     assert one.path.name == "step_000000000700"
@@ -132,7 +132,7 @@ def test_a_launched_run_whose_replay_nobody_saved_does_not_go_on_with_an_empty_o
     checkpoint.write(tmp_path / "checkpoints", 700, {})
     found = checkpoint.Checkpoint(700, tmp_path, {"launched": True})
     with pytest.raises(CheckpointError, match=r"No checkpoint in .* has the contents of replay"):
-        as_of_one_process(found, tmp_path, 0, Hooks(plan(tmp_path)))
+        as_of_one_process(found, 0, Hooks(plan(tmp_path)))
 
 
 def test_schedules_and_seeds_go_on_over_both_changes(tmp_path):
@@ -140,7 +140,7 @@ def test_schedules_and_seeds_go_on_over_both_changes(tmp_path):
     checkpoint.write(tmp_path / "checkpoints", 1_000, {}, {"replay": lambda folder: None})
     explored = {f"actor-{i}": 250 for i in range(4)}
     found = checkpoint.Checkpoint(1_000, tmp_path, {"launched": True, "explored": explored})
-    one, start = as_of_one_process(found, tmp_path, 0, Hooks(plan(tmp_path)))
+    one, start = as_of_one_process(found, 0, Hooks(plan(tmp_path)))
     assert start.num_steps == 250
     kept = {name: one.state[name] for name in ("explored", "steps_of_others")}  # As `ActAndLearn.save` keeps them.
     back = as_launched({"num_steps": 1_100, "learner": {"num_updates": 70}, **kept})
@@ -195,7 +195,7 @@ def test_a_run_that_cannot_be_launched_for_another_reason_stays_as_it_was(tmp_pa
 
 def test_a_run_that_fails_after_it_has_begun_is_of_the_new_kind(tmp_path):
     write_config(plan(tmp_path, replay="served"), tmp_path, launch={})
-    with pytest.raises(RuntimeError), switched(tmp_path, "train"):
+    with pytest.raises(RuntimeError), switched(tmp_path, "train", "in_process"):
         begin(plan(tmp_path))  # With the same words as before, of one command line.
         raise RuntimeError
     assert "launch" not in json.loads((tmp_path / "config.json").read_text())

@@ -202,35 +202,36 @@ def changes_of_resumed(arguments: argparse.Namespace, is_group: bool = False) ->
     Raises:
         ConfigError: if there is no such run, or settings were given that are the run's own.
     """
-    replay = None if is_group or is_of_several(arguments.resume) else getattr(arguments, "replay", None)
-    if replay == "reverb":
-        replay = None  # No run can change to it, as the refusal says.
-    if replay is not None:  # Of the other kind of run, launched or in one process.
-        arguments = argparse.Namespace(**{**vars(arguments), "replay": None})
-    changes = changes_of_existing(arguments, "--resume")
+    # To go on launched or in one process; no run can change to Reverb's replay, as the refusal says.
+    changes_kind = getattr(arguments, "replay", None) in ("in_process", "served")
+    may = changes_kind and not is_group and not is_of_several(arguments.resume)
+    changes = changes_of_existing(arguments, "--resume", (*_CHANGEABLE, "replay") if may else _CHANGEABLE)
     if not is_group:
         check_is_run(arguments.resume)
-    return changes if replay is None else {**changes, "replay": replay}
+    return changes
 
 
-def changes_of_existing(arguments: argparse.Namespace, option: str) -> dict[str, Any]:
+def changes_of_existing(
+    arguments: argparse.Namespace, option: str, changeable: Sequence[str] = _CHANGEABLE
+) -> dict[str, Any]:
     """Returns the changes of a run that goes on; see `changes_of_resumed`.
 
     Args:
         arguments: what `parser.parse` made of them.
         option: the words that say that it goes on, for the error.
+        changeable: fields of the experiment that may be changed by the options of their names.
 
     Raises:
         ConfigError: settings were given that are the run's own.
     """
     refuse_given(
         arguments,
-        _OF_A_NEW_RUN,
+        [name for name in _OF_A_NEW_RUN if name not in changeable],
         "Of a new run's options only --steps, the new total, --devices, --workers, --on-nan, --step-timeout, "
         "--keep-best, --best-score, --keep-checkpoints, --stop-at-return and --import may be given.",
         option,
     )
-    changes = {name: getattr(arguments, name, None) for name in _CHANGEABLE}
+    changes = {name: getattr(arguments, name, None) for name in changeable}
     changes["num_steps"] = arguments.steps
     given_changes = {name: value for name, value in changes.items() if value is not None}
     return {"imports": import_packages(arguments.imports), **given_changes}

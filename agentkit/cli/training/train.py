@@ -41,9 +41,9 @@ def train(arguments: argparse.Namespace) -> int:
     if arguments.resume is not None:
         changes = changes_of_resumed(arguments)
         from agentkit import experiment
-        from agentkit.experiment.local import in_one_process
+        from agentkit.experiment.training.switching import switched
 
-        with in_one_process(arguments.resume, changes):
+        with switched(arguments.resume, "train", changes.get("replay")):
             own = callbacks_for_resumed_run(arguments, arguments.resume, changes["imports"])
             plan = experiment.read_config(arguments.resume, progress=True, callbacks=own, **changes)
             return finish(_run(plan, arguments, resume=True), arguments.resume, "train", changes["imports"])

@@ -263,10 +263,8 @@ def resume_launch(
     """
     of_launch = {field.name for field in dataclasses.fields(LaunchConfig)} | {"on_status"}
     of_experiment = {name: changes.pop(name) for name in list(changes) if name not in of_launch}
-    if of_experiment.get("replay") == "served":
-        with switched(run_directory, "launch"):
-            return _resume_launch(run_directory, callbacks, of_experiment, changes)
-    return _resume_launch(run_directory, callbacks, of_experiment, changes)
+    with switched(run_directory, "launch", of_experiment.get("replay")):
+        return _resume_launch(run_directory, callbacks, of_experiment, changes)
 
 
 def _resume_launch(

@@ -87,10 +87,9 @@ def drop_later_rows(directory: pathlib.Path, step: int) -> None:
         step: that the run goes on from.
     """
     for path in (directory / "logs").glob("*"):
-        if re.fullmatch(r"(train|evaluation)-\d+\.csv|program\.csv", path.name):
-            loggers.CsvLogger(path, step).close()
-        elif re.fullmatch(r"(train|evaluation)-\d+\.jsonl|program\.jsonl", path.name):
-            loggers.JsonLinesLogger(path, step).close()
+        if re.fullmatch(r"(train|evaluation)-\d+|program", path.stem) and path.suffix in (".csv", ".jsonl"):
+            make = loggers.CsvLogger if path.suffix == ".csv" else loggers.JsonLinesLogger
+            make(path, step).close()
 
 
 class ProgramLog:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from shlex import quote
 from typing import Any, NamedTuple
 
@@ -23,34 +23,43 @@ from agentkit.experiment.runs.resume_checks import REPLAYS, command_of, why_not_
 from agentkit.experiment.training.hooks import Hooks
 
 
-class Resumed(NamedTuple):
-    """Holds what the actor of one process begins with where a launched run goes on.
+class Start(NamedTuple):
+    """Holds what an actor begins with.
 
     Attributes:
         seed: of its environments and keys, in [0, 2**31).
-        num_steps: at which its schedules stand.
+        num_steps: that it goes on from; those of all its environments together.
     """
 
     seed: int
     num_steps: int
 
 
+def start_from(entropy: Sequence[int], num_steps: int) -> Start:
+    """Returns what an actor begins with, with a seed of some numbers >= 0."""
+    return Start(int(np.random.SeedSequence(entropy).generate_state(1)[0] >> 1), num_steps)
+
+
 _STREAM = 5  # Of seeds, see `exploring.find_start`: no actor of a launched program has it.
 
 
 @contextlib.contextmanager
-def switched(run_directory: str | pathlib.Path, command: str) -> Iterator[None]:
-    """Makes a run one that `command` goes on with, where another one began it; for what goes on with it, inside.
+def switched(run_directory: str | pathlib.Path, command: str, replay: object) -> Iterator[None]:
+    """Makes a run one that `command` goes on with, where its replay is asked for and another command began the run.
 
-    Only ``config.json`` changes, and is as it was again where the run does not begin.
+    What is inside goes on with it. Only ``config.json`` changes, and is as it was again where the run does not begin.
 
     Args:
         run_directory: the folder.
         command: "train" or "launch".
+        replay: that the run is to go on with; another than that of `command` changes nothing here.
 
     Raises:
         ConfigError: no run folder; the run cannot go on so, and why; or it goes on now.
     """
+    if replay != REPLAYS[command]:
+        yield
+        return
     record, directory = read_record(run_directory), pathlib.Path(run_directory)
     begun_by = command_of(record)
     if begun_by == command:
@@ -58,7 +67,10 @@ def switched(run_directory: str | pathlib.Path, command: str) -> Iterator[None]:
             raise ConfigError(f"{directory} was begun with replay={record.get('replay')!r:.80}. Leave --replay out.")
         yield
         return
-    _check_can_switch(record, directory)
+    if (why := why_not_switched(record)) is not None:
+        raise ConfigError(
+            f"{directory} goes on by agentkit {begun_by} --resume alone: {why}. Leave --replay (replay=) out there."
+        )
     path = directory / "config.json"
     other = {name: value for name, value in record.items() if name != "launch"} | {"replay": REPLAYS[command]}
     if command == "launch":
@@ -74,14 +86,6 @@ def switched(run_directory: str | pathlib.Path, command: str) -> Iterator[None]:
         if (now.st_ino, now.st_mtime_ns) == (written.st_ino, written.st_mtime_ns):
             checkpoint.write_json(path, record)
         raise
-
-
-def _check_can_switch(record: Mapping[str, Any], directory: pathlib.Path) -> None:
-    if (why := why_not_switched(record)) is not None:
-        raise ConfigError(
-            f"{directory} goes on by agentkit {command_of(record)} --resume alone: {why}. Leave --replay (replay=) out "
-            "there."
-        )
 
 
 def refuse_second_supervisor(directory: pathlib.Path) -> None:
@@ -120,21 +124,23 @@ def as_launched(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_of_one_process(
-    found: checkpoint.Checkpoint, directory: pathlib.Path, seed: int, hooks: Hooks
-) -> tuple[checkpoint.Checkpoint, Resumed]:
-    """Returns a launched run's checkpoint as that of one process, without an actor, and what its new actor begins with.
+    found: checkpoint.Checkpoint | None, seed: int, hooks: Hooks
+) -> tuple[checkpoint.Checkpoint | None, Start]:
+    """Returns a checkpoint as that of one process, and what an actor begins with that has no state in it.
 
-    Its path is that of the newest checkpoint with replay's contents.
+    A launched run's has none; its path is then that of the newest checkpoint with replay's contents.
 
     Args:
-        found: the checkpoint.
-        directory: the run folder.
+        found: the checkpoint; None of a run that begins.
         seed: the experiment's.
         hooks: of the run in one process.
 
     Raises:
         CheckpointError: no checkpoint has replay's contents.
     """
+    directory = hooks.run.run_directory
+    if found is None or directory is None or not found.state.get("launched"):
+        return found, Start(seed, 0)
     contents = checkpoint.read_latest(directory / "checkpoints", holding="replay")
     if contents is None:
         raise CheckpointError(
@@ -142,8 +148,7 @@ def as_of_one_process(
             "with agentkit launch --resume, which begins with an empty one."
         )
     explored = found.state.get("explored", {}).values()
-    entropy = np.random.SeedSequence([seed, _STREAM, found.step])
-    start = Resumed(int(entropy.generate_state(1)[0] >> 1), max(map(int, explored), default=found.step))
+    start = start_from([seed, _STREAM, found.step], max(map(int, explored), default=found.step))
     callbacks = _of_all_nodes(found.state.get("callbacks", {}), hooks)
     state = {
         **found.state,

@@ -11,29 +11,16 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Mapping
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from agentkit.distributed.context import NodeContext
 from agentkit.distributed.run_store_client import RunStoreError
 from agentkit.experiment.launching.sharing.common import log
+from agentkit.experiment.training.switching import Start, start_from
 
 _JOINED_AT = "explored/"
 AGENT_TURNS = "agent_turns"
 """What an actor of several agents counts beside its steps: actions of one of them, on average."""
-
-
-class Start(NamedTuple):
-    """Holds what an actor begins with.
-
-    Attributes:
-        seed: of its environments and keys, in [0, 2**31).
-        num_steps: that it goes on from; those of all its environments together.
-    """
-
-    seed: int
-    num_steps: int
 
 
 def find_start(context: NodeContext, seed: int, stream: int) -> Start:
@@ -57,7 +44,7 @@ def find_start(context: NodeContext, seed: int, stream: int) -> Start:
         log(context, f"goes on from step {num_steps:,} of its exploration, with seeds of entropy {entropy}")
     if not own:
         context.store.put(key, num_steps)
-    return Start(int(np.random.SeedSequence(entropy).generate_state(1)[0] >> 1), num_steps)
+    return start_from(entropy, num_steps)
 
 
 def explored(status: Mapping[str, Any]) -> dict[str, int]:
