@@ -47,18 +47,19 @@ SIMULATORS = {
 }
 """Prefixes of simulators, each with the name of one of its environments."""
 _ROOMS = {**dict.fromkeys(("brax", "gymnax", "jumanji", "navix", "playground", "jaxmarl", "pgx"), "jax.")}
-_ROOMS |= dict.fromkeys(("both_sides", "openspiel", "pettingzoo", "team"), "multi_agent.")
+_ROOMS |= dict.fromkeys(("agent_ids", "both_sides", "openspiel", "pettingzoo", "team"), "multi_agent.")
 GYMNASIUM_PREFIXES = ("gymnasium", "gymnasium_vector", "atari", "metaworld", "minigrid", "robotics")
 """Prefixes of environments that gymnasium makes, and that draw with ``render_mode="rgb_array"``."""
 
 OF_SEVERAL_AGENTS = {
+    "agent_ids": "pettingzoo:mpe/simple_spread_v3",
     "jaxmarl": "MPE_simple_spread_v3",
     "openspiel": "kuhn_poker",
     "pettingzoo": "mpe/simple_spread_v3",
     "pgx": "connect_four",
 }
-"""Prefixes of packages whose environments have several agents, each with the name of one of its environments:
-`envs.make_multi_agent` makes them."""
+"""Prefixes of environments of several agents, each with the name of one of its environments: `envs.make_multi_agent`
+makes them."""
 OWN_OF_SEVERAL_AGENTS = {
     "come_and_go": "come_and_go.ComeAndGo",
     "matrix_game": "matrix_game.MatrixGame",
@@ -198,7 +199,7 @@ def split_several(name: str) -> tuple[str, str]:
     if not has_several_agents(name):
         known = [f"agentkit:{own}" for own in OWN_OF_SEVERAL_AGENTS]
         known += [f"jax:{own}" for own in IN_JAX_OF_SEVERAL_AGENTS]
-        known += ["jaxmarl:NAME", "openspiel:NAME", "pettingzoo:FAMILY/NAME", "pgx:NAME"]
+        known += ["jaxmarl:NAME", "openspiel:NAME", "pettingzoo:FAMILY/NAME", "pgx:NAME", "agent_ids:NAME"]
         advice = "Those of one agent take no policies."
         raise unknown_name("environment of several agents", name, known, advice)
     prefix, _, rest = name.partition(":")

@@ -189,7 +189,8 @@ def tell_agents(plan: Any) -> dict[str, list[str]]:
     """
     by_policy = find_agents(plan)
     agents = [agent_id for agent_ids in by_policy.values() for agent_id in agent_ids]
-    say(f"{len(agents)} agents by {len(by_policy)} policies: {', '.join(agents)}")
+    policies = "1 policy" if len(by_policy) == 1 else f"{len(by_policy)} policies"
+    say(f"{len(agents)} agents by {policies}: {', '.join(agents)}")
     return by_policy
 
 
