@@ -172,6 +172,12 @@ def has_several_agents(name: str) -> bool:
     return prefix in OF_SEVERAL_AGENTS or rest in own.get(prefix, ())
 
 
+def prefix_inside(name: str) -> str:
+    """Returns the prefix of what an environment's name stands for inside of a team, of both sides, or of agent ids."""
+    prefix, _, rest = name.partition(":")
+    return prefix_inside(rest) if prefix in ("agent_ids", "both_sides", "team") else prefix
+
+
 def refuse_several_agents(name: str) -> None:
     """Refuses an environment of several agents where one agent is to act.
 

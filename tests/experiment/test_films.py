@@ -16,7 +16,9 @@ from agentkit.agents import dqn
 from agentkit.envs import rendering
 from agentkit.errors import ConfigError, MissingExtraError
 from agentkit.experiment import evaluate
+from agentkit.experiment.evaluation.evaluate import filmed
 from agentkit.experiment.evaluation.training_films import TrainingFilms
+from agentkit.experiment.multi_agent.judging.filming import filmed_agents
 from agentkit.loggers import read_csv
 from agentkit.wrappers.film import Film, FilmWriter
 
@@ -161,6 +163,26 @@ def test_an_evaluation_is_filmed_over_its_episodes(tmp_path):
 
 
 # --- MuJoCo without a display --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "around", ["team:pettingzoo:mpe/simple_spread_v3", "both_sides:pettingzoo:classic/tictactoe_v3"]
+)
+def test_an_agent_made_of_pettingzoos_is_drawn(around):
+    pytest.importorskip("pettingzoo")
+    images = []
+    experiment = agentkit.ExperimentConfig(dqn.make_agent(CONFIG), around, num_steps=1)
+    filmed(experiment, lambda render: images.append(render()), None).make_environment(0).reset()
+    assert images[0].dtype == np.uint8 and images[0].std() > 0
+
+
+def test_agents_of_pettingzoos_that_see_who_they_are_are_drawn():
+    pytest.importorskip("pettingzoo")
+    images = []
+    name = "agent_ids:pettingzoo:classic/tictactoe_v3"
+    experiment = agentkit.MultiAgentConfig(dqn.make_agent(CONFIG), name, 1, "shared")
+    filmed_agents(experiment, lambda render: images.append(render())).make_environment(0).reset()
+    assert images[0].dtype == np.uint8 and images[0].std() > 0
 
 
 def test_mujoco_is_drawn_or_one_line_says_what_to_install(tmp_path):

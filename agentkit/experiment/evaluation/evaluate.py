@@ -17,7 +17,8 @@ from agentkit.actors import ActorIndex
 from agentkit.actors.policy import ALONE
 from agentkit.core import VariableSource
 from agentkit.environment_loop import Observer
-from agentkit.envs.prefixes import GYMNASIUM_PREFIXES
+from agentkit.envs.prefixes import GYMNASIUM_PREFIXES, prefix_inside
+from agentkit.envs.rendering import prepare_pygame
 from agentkit.errors import ConfigError, says_what_was_meant, unknown_name
 from agentkit.experiment.checks.step_watch import StepWatch
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
@@ -315,6 +316,9 @@ def filmed(experiment: ExperimentConfig, camera: Camera, size: int | None) -> Ex
         from agentkit.envs.gymnasium_loading import film_settings  # Loads gymnasium: the environment will, too.
 
         settings = film_settings(name, size) | settings | {"render_mode": "rgb_array"}
+    if prefix_inside(by_name) == "pettingzoo":
+        prepare_pygame()
+        settings["render_mode"] = "rgb_array"
     wrappers = (*experiment.wrappers, lambda environment: FilmedEnvironment(environment, camera))
     return dataclasses.replace(experiment, environment_settings=settings, wrappers=wrappers)
 
