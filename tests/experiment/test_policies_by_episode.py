@@ -15,6 +15,7 @@ from agentkit.experiment import read_multi_agent_config
 from agentkit.experiment.local import started
 from agentkit.experiment.multi_agent.assigning import who_plays
 from agentkit.experiment.multi_agent.config import changes_by_episode
+from agentkit.experiment.publishing.card import returns_of
 from agentkit.experiment.runs.resume_checks import ResumeError
 from agentkit.learning import Linear
 from tests.experiment.test_multi_agent import DQN, PPO, assert_equal, config, saved
@@ -180,6 +181,8 @@ def test_each_evaluation_plays_the_episodes_from_0_on(tmp_path):
         assert (found["episode_return/x"], found["episode_return/y"]) == (34.0, 66.0)
     against = agentkit.evaluate_multi_agent(tmp_path, 3, opponents={"x": "random"})
     assert (against["policy_return/a"], against["policy_return/b"]) == (66.0, 66.0), "x is nobody's"
+    for policy, mean in (("a", (34 + 50) / 2), ("b", (66 + 50) / 2)):
+        assert returns_of(tmp_path, None, policy=policy).mean == mean, "as its card says"
     assert agentkit.load(tmp_path, policy="b").select_action(np.zeros(2, np.float32)) in (0, 1)
     with pytest.raises(ConfigError, match="places of a policy's agents, which change by episode in this run"):
         agentkit.play_tournament(tmp_path, 1)
