@@ -316,7 +316,7 @@ def _as_dm_env(made: Any, seed: int, name: str) -> dm_env.Environment:
             f"The environment {name} is of the package gym, which gymnasium replaced. Derive it from gymnasium.Env, "
             "or convert it with shimmy."
         )
-    for family in families:
+    for family in families - {"agent_ids"}:  # That prefix is of no package: the module is the user's own.
         prefixes.refuse_several_agents(family)
     specs.check_is_environment(made)
     return made if _is_prepared(made) else prepare(made, concatenate=False)

@@ -110,6 +110,7 @@ def module_of(name: str) -> str:
 
 def settings_of(name: str) -> dict[str, Any] | None:
     """Returns the arguments that agentkit's own environment takes, with their types; None for another's environment."""
+    name = name_inside(name)
     prefix, rest = split_several(name) if has_several_agents(name) else split(name)
     if prefix != "agentkit" or rest not in (*_OWN, *OWN_OF_SEVERAL_AGENTS):
         return None
@@ -172,10 +173,17 @@ def has_several_agents(name: str) -> bool:
     return prefix in OF_SEVERAL_AGENTS or rest in own.get(prefix, ())
 
 
-def prefix_inside(name: str) -> str:
-    """Returns the prefix of what an environment's name stands for inside of a team, of both sides, or of agent ids."""
+def name_inside(name: str) -> str:
+    """Returns the name of the environment inside of a team, of both sides, or of agent ids; else the name itself."""
     prefix, _, rest = name.partition(":")
-    return prefix_inside(rest) if prefix in ("agent_ids", "both_sides", "team") else prefix
+    is_around = prefix in ("agent_ids", "both_sides", "team") and prefix not in _registered
+    return name_inside(rest) if is_around else name
+
+
+def is_of_pettingzoo(name: str) -> bool:
+    """Returns whether PettingZoo makes an environment, or the one inside; a prefix of the user's own is not its."""
+    prefix = name_inside(name).partition(":")[0]
+    return prefix == "pettingzoo" and prefix not in _registered
 
 
 def refuse_several_agents(name: str) -> None:

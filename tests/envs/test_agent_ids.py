@@ -8,11 +8,13 @@ import agentkit
 from agentkit import envs
 from agentkit.agents import dqn
 from agentkit.cli import main
+from agentkit.cli.values.environments import parse_environment_settings
 from agentkit.envs.multi_agent.agent_ids import AgentIds, in_jax_with_agent_ids
 from agentkit.envs.multi_agent.matrix_game import MatrixGame
 from agentkit.errors import SpecError, UnknownNameError
+from agentkit.experiment.config import presets
 from agentkit.learning import Linear
-from agentkit.testing.multi_agent import MultiAgentEnvironmentContract, rollout
+from agentkit.testing.multi_agent import MultiAgentEnvironmentContract, assert_same_timesteps, rollout
 
 NAMES = ["agentkit:tic_tac_toe", "agentkit:come_and_go", "jax:tic_tac_toe", "jax:two_step_game"]
 
@@ -81,6 +83,18 @@ def test_it_trains_on_the_device_by_command_and_its_policy_plays_alone(tmp_path,
     assert policy.select_action(envs.make_multi_agent(name).reset()["first"].observation) < 9
 
 
+def test_restored_it_shows_who_an_agent_is():
+    environment = AgentIds(envs.make_multi_agent("agentkit:tic_tac_toe", seed=1))
+    for newest in rollout(environment, 4):
+        assert_same_timesteps(environment.restore(environment.save()), newest)
+
+
+def test_settings_and_presets_are_those_of_the_environment_inside():
+    for name in ("agent_ids:agentkit:matrix_game", "team:agentkit:matrix_game"):
+        assert parse_environment_settings(["rounds=2k"], name) == {"rounds": 2_000}
+    assert presets.find("ppo", "agent_ids:jaxmarl:MPE_simple_spread_v3").settings["segment_length"] == 128
+
+
 def test_what_has_such_a_part_already_and_what_is_of_one_agent_are_refused():
     twice = r"what 'row' sees has an 'agent_id' already"
     with pytest.raises(SpecError, match=twice):
@@ -88,6 +102,8 @@ def test_what_has_such_a_part_already_and_what_is_of_one_agent_are_refused():
     in_jax = envs.make_multi_agent("agent_ids:jax:two_step_game").jax_environment
     with pytest.raises(SpecError, match="already, of"):
         in_jax_with_agent_ids(in_jax).observation_spec()
+    with pytest.raises(SpecError, match=r"found TwoStepGame\..* one in JAX goes into"):
+        AgentIds(in_jax.environment)
     with pytest.raises(UnknownNameError, match="environment of several agents"):
         envs.make_multi_agent("agent_ids:agentkit:catch")
     assert AgentIds(MatrixGame()).agent_specs()["row"].observations["agent_id"].shape == (2,)

@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 import agentkit
-from agentkit import checkpoint
+from agentkit import checkpoint, envs
+from agentkit.actors.random_actor import sample_legal_action
 from agentkit.agents import dqn
-from agentkit.envs import rendering
+from agentkit.envs import prefixes, rendering
+from agentkit.envs.catch import Catch
 from agentkit.errors import ConfigError, MissingExtraError
 from agentkit.experiment import evaluate
 from agentkit.experiment.evaluation.evaluate import filmed
@@ -162,18 +164,18 @@ def test_an_evaluation_is_filmed_over_its_episodes(tmp_path):
     assert not (tmp_path / "b").exists()
 
 
-# --- MuJoCo without a display --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "around", ["team:pettingzoo:mpe/simple_spread_v3", "both_sides:pettingzoo:classic/tictactoe_v3"]
-)
-def test_an_agent_made_of_pettingzoos_is_drawn(around):
+@pytest.mark.parametrize("name", ["team:pettingzoo:mpe/simple_spread_v3", "both_sides:pettingzoo:classic/tictactoe_v3"])
+def test_an_agent_made_of_pettingzoos_is_drawn_to_the_end(name):
     pytest.importorskip("pettingzoo")
     images = []
-    experiment = agentkit.ExperimentConfig(dqn.make_agent(CONFIG), around, num_steps=1)
-    filmed(experiment, lambda render: images.append(render()), None).make_environment(0).reset()
-    assert images[0].dtype == np.uint8 and images[0].std() > 0
+    experiment = agentkit.ExperimentConfig(dqn.make_agent(CONFIG), name, num_steps=1)
+    environment = filmed(experiment, lambda render: images.append(render()), None).make_environment(0)
+    spec, rng = environment.action_spec(), np.random.default_rng(0)
+    timestep = environment.reset()
+    while not timestep.last():
+        timestep = environment.step(sample_legal_action(spec, timestep.observation, rng))
+    assert len(images) > 5 and all(image.dtype == np.uint8 for image in images)
+    assert any((image != images[0]).any() for image in images)
 
 
 def test_agents_of_pettingzoos_that_see_who_they_are_are_drawn():
@@ -183,6 +185,18 @@ def test_agents_of_pettingzoos_that_see_who_they_are_are_drawn():
     experiment = agentkit.MultiAgentConfig(dqn.make_agent(CONFIG), name, 1, "shared")
     filmed_agents(experiment, lambda render: images.append(render())).make_environment(0).reset()
     assert images[0].dtype == np.uint8 and images[0].std() > 0
+
+
+def test_a_prefix_of_ones_own_is_not_asked_to_draw_as_pettingzoo(monkeypatch):
+    monkeypatch.setattr(prefixes, "_registered", {})
+    envs.register("pettingzoo", lambda name, seed: Catch(seed=seed))
+    images = []
+    experiment = agentkit.ExperimentConfig(dqn.make_agent(CONFIG), "pettingzoo:mine", num_steps=1)
+    filmed(experiment, lambda render: images.append(render()), None).make_environment(0).reset()
+    assert images[0].shape[2] == 3
+
+
+# --- MuJoCo without a display --------------------------------------------------------------------------
 
 
 def test_mujoco_is_drawn_or_one_line_says_what_to_install(tmp_path):

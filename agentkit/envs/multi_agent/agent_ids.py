@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
 import dm_env
@@ -55,15 +56,28 @@ class AgentIds(MultiAgentWrapper):
         environment: of several agents.
 
     Raises:
-        SpecError: an observation has an ``"agent_id"`` already.
+        SpecError: an observation has an ``"agent_id"`` already; or it is no environment of several agents.
     """
 
     def __init__(self, environment: MultiAgentEnvironment):
+        if not isinstance(environment, MultiAgentEnvironment):
+            raise SpecError(
+                f"Agent ids need an environment of several agents, found {type(environment).__name__}. "
+                "agentkit.envs.make_multi_agent makes them, of PettingZoo's too; one in JAX goes into "
+                "envs.multi_agent.agent_ids.in_jax_with_agent_ids."
+            )
         super().__init__(environment)
         inside: Mapping[AgentId, EnvironmentSpec] = environment.agent_specs()
         seen = _with_id_specs({agent_id: spec.observations for agent_id, spec in inside.items()})
         self._specs = {each: spec._replace(observations=seen[each]) for each, spec in inside.items()}
         self._ids = _one_hot(inside)
+
+    def __getattr__(self, name: str) -> Any:
+        found = super().__getattr__(name)
+        return functools.partial(self._restore, found) if name == "restore" else found  # Of those that can be saved.
+
+    def _restore(self, restore: Callable[[Any], dict[AgentId, dm_env.TimeStep]], state: Any) -> Any:
+        return self._show(restore(state))
 
     def agent_specs(self) -> Mapping[AgentId, EnvironmentSpec]:
         """Returns the specs by agent id."""

@@ -21,10 +21,11 @@ def make_multi_agent(environment: Any, /, seed: int = 0, *, raw: bool = False, *
 
     Args:
         environment: ``agentkit:tic_tac_toe``, ``agentkit:matrix_game`` and the like, ``pettingzoo:FAMILY/NAME`` such
-            as ``pettingzoo:classic/tictactoe_v3``, ``openspiel:NAME``, ``jax:connect_four``, ``jaxmarl:NAME`` or
-            ``pgx:NAME``; or a class, a function or an instance (which is copied) of a `core.MultiAgentEnvironment`, of
-            PettingZoo's kinds, of OpenSpiel's games, of a `envs.jax.multi_agent_base.JaxMultiAgentEnvironment`, or of a
-            dm_env or gymnasium environment of one agent, whose id is "agent".
+            as ``pettingzoo:classic/tictactoe_v3``, ``openspiel:NAME``, ``jax:connect_four``, ``jaxmarl:NAME``,
+            ``pgx:NAME``, or one of these behind ``agent_ids:``; or a class, a function or an instance (which is copied)
+            of a `core.MultiAgentEnvironment`, of PettingZoo's kinds, of OpenSpiel's games, of a
+            `envs.jax.multi_agent_base.JaxMultiAgentEnvironment`, or of a dm_env or gymnasium environment of one agent,
+            whose id is "agent".
         seed: seeds everything; the same seed gives the same episodes for the same actions.
         raw: True gives it behind the interface only; False (the default) with actions in [-1, 1], single precision, and
             `save`/`restore` in mid-episode where it has `reseed`.

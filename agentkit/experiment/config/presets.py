@@ -33,7 +33,7 @@ def find(agent: str, environment: Any) -> Preset | None:
         UnknownNameError: there is no such agent; proposes the nearest name.
     """
     registry.about(agent)
-    name = _name_of(environment)
+    name = _name_of(environment).removeprefix("agent_ids:")  # They change what is seen and not how to learn.
     rows = [preset for preset in PRESETS if preset.agent == agent]
     exact = [preset for preset in rows if name in preset.environments]
     family = [preset for preset in rows if any(fnmatch.fnmatchcase(name, pattern) for pattern in preset.environments)]

@@ -17,7 +17,7 @@ from agentkit.actors import ActorIndex
 from agentkit.actors.policy import ALONE
 from agentkit.core import VariableSource
 from agentkit.environment_loop import Observer
-from agentkit.envs.prefixes import GYMNASIUM_PREFIXES, prefix_inside
+from agentkit.envs.prefixes import GYMNASIUM_PREFIXES, is_of_pettingzoo
 from agentkit.envs.rendering import prepare_pygame
 from agentkit.errors import ConfigError, says_what_was_meant, unknown_name
 from agentkit.experiment.checks.step_watch import StepWatch
@@ -316,7 +316,7 @@ def filmed(experiment: ExperimentConfig, camera: Camera, size: int | None) -> Ex
         from agentkit.envs.gymnasium_loading import film_settings  # Loads gymnasium: the environment will, too.
 
         settings = film_settings(name, size) | settings | {"render_mode": "rgb_array"}
-    if prefix_inside(by_name) == "pettingzoo":
+    if is_of_pettingzoo(by_name):
         prepare_pygame()
         settings["render_mode"] = "rgb_array"
     wrappers = (*experiment.wrappers, lambda environment: FilmedEnvironment(environment, camera))

@@ -11,7 +11,7 @@ import dm_env
 from agentkit.core import MultiAgentEnvironment
 from agentkit.envs.given import name_of
 from agentkit.envs.multi_agent.wrapper import MultiAgentWrapper
-from agentkit.envs.prefixes import prefix_inside
+from agentkit.envs.prefixes import is_of_pettingzoo
 from agentkit.envs.rendering import prepare_pygame
 from agentkit.errors import ConfigError
 from agentkit.experiment.multi_agent.config import MultiAgentConfig
@@ -27,7 +27,7 @@ def filmed_agents(config: MultiAgentConfig, camera: Camera) -> MultiAgentConfig:
         camera: takes the images that it wants.
     """
     name = name_of(config.environment)
-    if prefix_inside(str(config.environment)) == "pettingzoo":
+    if is_of_pettingzoo(str(config.environment)):
         prepare_pygame()
         drawing = {**config.environment_settings, "render_mode": "rgb_array"}
         config = dataclasses.replace(config, environment_settings=drawing)
