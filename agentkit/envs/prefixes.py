@@ -52,7 +52,7 @@ GYMNASIUM_PREFIXES = ("gymnasium", "gymnasium_vector", "atari", "metaworld", "mi
 """Prefixes of environments that gymnasium makes, and that draw with ``render_mode="rgb_array"``."""
 
 OF_SEVERAL_AGENTS = {
-    "agent_ids": "pettingzoo:mpe/simple_spread_v3",
+    "agent_ids": "agentkit:matrix_game",
     "jaxmarl": "MPE_simple_spread_v3",
     "openspiel": "kuhn_poker",
     "pettingzoo": "mpe/simple_spread_v3",
