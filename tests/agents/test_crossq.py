@@ -127,19 +127,21 @@ def _batch(info: Any = ()) -> ReplaySample:
 
 
 def test_the_loss_by_hand_of_one_batch_of_both_times_and_no_gradient_through_its_targets() -> None:
-    """The policy is nearly certain, so its actions are known. Targets are of the parameters that are learned."""
+    """The policy is nearly certain, so its actions are known. Targets have its entropy, and the learned parameters."""
     certain = {"max_log_std": -20.0, "min_log_std": -21.0}
     networks, _, state = _setup(prioritized=True, importance_exponent=0.5, **certain)
     info = SampleInfo(np.array([0.4, 0.1, 0.2, 0.3]), np.full(4, 10), (), ())
-    batch, state = _batch(info), state._replace(log_alpha=jnp.float32(-np.inf))
+    batch, state = _batch(info), state._replace(log_alpha=jnp.log(0.1))
     loss = crossq.make_losses(networks, _agent(prioritized=True, importance_exponent=0.5, **certain).config).critic
 
     def by_hand(critics: Any) -> tuple[jax.Array, jax.Array]:
-        a_t = jnp.tanh(networks.policy.apply(state.policy, batch.data.next_observation).mean)
+        distribution = networks.policy.apply(state.policy, batch.data.next_observation)
+        a_t, (_, log_prob_t) = jnp.tanh(distribution.mean), nets.sample_and_log_prob(distribution, KEY)
         both = jnp.concatenate([STATES, batch.data.next_observation]), jnp.concatenate([ACTIONS, a_t])
         apply = jax.vmap(networks.critic.apply, in_axes=(0, None, None, None))
         q, _ = apply((critics, state.statistics), *both, True)
-        target = jax.lax.stop_gradient(batch.data.reward + batch.data.discount * jnp.min(q[:, 4:], axis=0))
+        v_t = jnp.min(q[:, 4:], axis=0) - 0.1 * log_prob_t
+        target = jax.lax.stop_gradient(batch.data.reward + batch.data.discount * v_t)
         errors = q[:, :4] - target[None]
         weights = np.sqrt(np.array([0.25, 1.0, 0.5, 1 / 3], np.float32))
         return jnp.mean(weights * 0.5 * jnp.sum(errors**2, axis=0)), jnp.mean(jnp.abs(errors), axis=0)
