@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from agentkit import envs, specs
+from agentkit import networks as nets
 from agentkit.agents import droq
 from agentkit.testing.agent import AgentContract
 from agentkit.testing.chain import Chain, learned, values
@@ -110,12 +111,14 @@ def test_the_loss_by_hand_and_priorities_are_mean_absolute_errors() -> None:
     networks, state, losses = _setup(dropout_rate=0.0, prioritized=True, importance_exponent=0.5, **certain)
     next_states = STATES[::-1]
     batch = ReplaySample(info, Transition(STATES, ACTIONS, reward, discount, next_states))
-    state = state._replace(log_alpha=jnp.float32(-np.inf))
+    state = state._replace(log_alpha=jnp.log(0.1))
     output = jax.jit(losses.critic)(state.critics, state, batch, KEY)
 
     at = jax.vmap(networks.critic.apply, in_axes=(0, None, None, None))
-    next_action = np.tanh(networks.policy.apply(state.policy, next_states).mean)
-    target = reward + discount * np.min(at(state.target_critics, KEY, next_states, next_action), axis=0)
+    policy = networks.policy.apply(state.policy, next_states)
+    _, log_prob = nets.sample_and_log_prob(policy, jax.random.split(KEY, 5)[0])
+    next_q = at(state.target_critics, KEY, next_states, np.tanh(policy.mean))
+    target = reward + discount * (np.min(next_q, axis=0) - 0.1 * np.asarray(log_prob))
     errors = np.asarray(at(state.critics, KEY, STATES, ACTIONS)) - np.asarray(target)
     np.testing.assert_allclose(output.priorities, np.mean(np.abs(errors), axis=0), rtol=1e-4)
     weights = np.sqrt([0.25, 1.0, 0.5, 1 / 3])
