@@ -116,8 +116,8 @@ def test_the_loss_by_hand_and_priorities_are_mean_absolute_errors() -> None:
     policy = _constant_networks().policy.apply((), np.ones((2, 1), np.float32))
     _, log_prob = nets.sample_and_log_prob(policy, jax.random.split(KEY)[0])
     errors = critics[:, None] - (1.0 + 0.9 * (2.0 - 0.5 * np.asarray(log_prob)))
-    np.testing.assert_allclose(output.priorities, np.mean(np.abs(errors), axis=0), rtol=1e-5)
-    np.testing.assert_allclose(output.loss, np.mean([0.5, 1.0] * (0.5 * np.sum(errors**2, axis=0))), rtol=1e-5)
+    np.testing.assert_allclose(output.priorities, np.mean(np.abs(errors), axis=0), rtol=1e-6)
+    np.testing.assert_allclose(output.loss, np.mean([0.5, 1.0] * (0.5 * np.sum(errors**2, axis=0))), rtol=1e-6)
     np.testing.assert_allclose(output.metrics["critics_std"], np.std(critics), rtol=1e-6)
 
 
