@@ -76,7 +76,9 @@ class AgentIds(MultiAgentWrapper):
         found = super().__getattr__(name)
         return functools.partial(self._restore, found) if name == "restore" else found  # Of those that can be saved.
 
-    def _restore(self, restore: Callable[[Any], dict[AgentId, dm_env.TimeStep]], state: Any) -> Any:
+    def _restore(
+        self, restore: Callable[[Any], dict[AgentId, dm_env.TimeStep]], state: Any
+    ) -> dict[AgentId, dm_env.TimeStep]:
         return self._show(restore(state))
 
     def agent_specs(self) -> Mapping[AgentId, EnvironmentSpec]:
