@@ -4,7 +4,7 @@
     python benchmarks/results/learning.py --out /tmp/results --only sac-halfcheetah
     python benchmarks/results/learning.py --out /tmp/results --report docs/results
 
-    python benchmarks/results/learning.py --out /tmp/results --mode processes ray by_hand
+    python benchmarks/results/learning.py --out /tmp/results --mode processes_served ray_served by_hand_served
 
 Each run is one `agentkit train` command, pinned to one core, or one `agentkit launch` with two actors on all cores,
 or one `agentkit node` for each process, and then one evaluation of its last checkpoint. A run that is complete is not
@@ -28,9 +28,11 @@ from cores import run_on_cores
 
 EVALUATION_EPISODES = 20
 
-MODES = ("in_process", "reverb", "processes", "ray", "by_hand")
-"""The first two are replays of `agentkit train`, the next two engines of `agentkit launch`; the last three are on
-Reverb."""
+LAUNCHED = ("processes", "ray", "by_hand", "processes_served", "ray_served", "by_hand_served")
+"""Two engines of `agentkit launch`, and `agentkit node` by hand, on Reverb or on agentkit's own replay, served."""
+
+MODES = ("in_process", "reverb", *LAUNCHED)
+"""The first two are replays of `agentkit train`."""
 
 NUM_ACTORS = 2
 
@@ -84,7 +86,7 @@ CASES = (
         "gymnasium:HalfCheetah-v5",
         40_000,
         2_000,
-        modes=("processes", "ray", "by_hand"),
+        modes=("in_process", *LAUNCHED),
         paper="one process on Reverb, at 40,000 of its 100,000 steps: 2438, 3073, 3375",
     ),
     Case(
@@ -144,14 +146,16 @@ class Job:
             *(part for setting in case.settings for part in ("--set", setting)),
         ]
         place = ["--out", str(directory.parent)]
-        if self.mode == "by_hand":
+        launcher = self.mode.removesuffix("_served")
+        replay = "served" if self.mode.endswith("_served") else "reverb"
+        if launcher == "by_hand":
             meeting = ["--run-id-file", str(directory / "board.json")]
             nodes = [["evaluator"], *(["actor", "--index", str(index)] for index in range(NUM_ACTORS))]
-            host = ["node", "replay", *plan, "--run", str(directory), "--replay", "reverb"]
+            host = ["node", "replay", *plan, "--run", str(directory), "--replay", replay]
             return [host, ["node", "learner", *meeting], *(["node", *node, *meeting] for node in nodes)]
         started = (directory / "config.json").exists()
-        if self.mode in ("processes", "ray"):
-            how = ["--engine", self.mode, "--actors", str(NUM_ACTORS), "--replay", "reverb"]
+        if self.mode in LAUNCHED:
+            how = ["--engine", launcher, "--actors", str(NUM_ACTORS), "--replay", replay]
             return [["launch", "--resume", str(directory)] if started else ["launch", *plan, *place, *how]]
         return [["train", "--resume", str(directory)] if started else ["train", *plan, *place, "--replay", self.mode]]
 
@@ -205,7 +209,7 @@ def train(commands: list[list[str]], directory: pathlib.Path, log: IO[bytes]) ->
 
 def run_all(jobs: list[Job], out: pathlib.Path, cores: list[int]) -> int:
     """Runs the launched jobs one after the other, then the others, one at a time on each core; counts the failed."""
-    alone = [job for job in jobs if job.mode in ("in_process", "reverb")]
+    alone = [job for job in jobs if job.mode not in LAUNCHED]
     failed = 0
     for job in jobs:
         if job not in alone:
@@ -218,35 +222,43 @@ def run_all(jobs: list[Job], out: pathlib.Path, cores: list[int]) -> int:
 
 
 def report(out: pathlib.Path, docs: pathlib.Path) -> None:
-    """Writes the table, and one plot of returns for each case and mode."""
+    """Writes the table, and one plot of returns for each case and mode; keeps what it says of runs that `out` lacks."""
     docs.mkdir(parents=True, exist_ok=True)
+    table = docs / "table.md"
+    before = table.read_text().splitlines() if table.exists() else []
     rows = [
         "| case | mode | seed | steps | mean return of 20 episodes | expected | reached | reference |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    commands = []
+    commands = [line for line in before if line.startswith("agentkit ")]
     for case in CASES:
         for mode in case.modes:
-            runs = []
-            for seed in case.seeds:
-                job = Job(case, mode, seed)
-                path = job.directory(out) / "result.json"
-                if not path.exists():
-                    rows.append(f"| {case.name} | {mode} | {seed} | | not run | {case.expected} | no | {case.paper} |")
-                    continue
-                values = json.loads(path.read_text())
-                mean = sum(values["episode_return"]) / len(values["episode_return"])
-                reached = "" if case.expected is None else "yes" if mean >= case.expected else "NO"
-                rows.append(
-                    f"| {case.name} | {mode} | {seed} | {values['steps']:,} | {mean:.1f} | {case.expected} "
-                    f"| {reached} | {case.paper} |"
-                )
-                commands.append(values["command"])
-                runs.append(str(job.directory(out)))
-            if runs:
+            jobs = [Job(case, mode, seed) for seed in case.seeds]
+            done = [job for job in jobs if (job.directory(out) / "result.json").exists()]
+            for job in jobs:
+                if job in done:
+                    values = json.loads((job.directory(out) / "result.json").read_text())
+                    rows.append(row_of(job, values))
+                    commands.append(values["command"])
+                else:
+                    missing = f"{start_of_row(job)} | not run | {case.expected} | no | {case.paper} |"
+                    rows.append(next((row for row in before if row.startswith(start_of_row(job))), missing))
+            if done:
                 image = docs / f"{case.name}-{mode}.png"
-                subprocess.run([sys.executable, "-m", "agentkit.cli", "plot", *runs, "-o", str(image)], check=True)
-    (docs / "table.md").write_text("\n".join(rows) + "\n\n```\n" + "\n".join(commands) + "\n```\n")
+                folders = [str(job.directory(out)) for job in done]
+                subprocess.run([sys.executable, "-m", "agentkit.cli", "plot", *folders, "-o", str(image)], check=True)
+    table.write_text("\n".join(rows) + "\n\n```\n" + "\n".join(dict.fromkeys(commands)) + "\n```\n")
+
+
+def start_of_row(job: Job) -> str:
+    return f"| {job.case.name} | {job.mode} | {job.seed} |"
+
+
+def row_of(job: Job, values: dict) -> str:
+    mean = sum(values["episode_return"]) / len(values["episode_return"])
+    expected = job.case.expected
+    reached = "" if expected is None else "yes" if mean >= expected else "NO"
+    return f"{start_of_row(job)} {values['steps']:,} | {mean:.1f} | {expected} | {reached} | {job.case.paper} |"
 
 
 def main() -> int:
