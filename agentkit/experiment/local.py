@@ -139,11 +139,6 @@ def started(experiment: Any, resume: bool, profile: Profile | None = None) -> It
             "replay: 'served' is the server of a program of many processes, agentkit.launch (agentkit launch). In one "
             "process the same tables are replay='in_process'."
         )
-    if isinstance(experiment, MultiAgentConfig) and experiment.replay != "in_process":
-        raise ConfigError(
-            f"replay: several agents in one process learn from replays in that process, found {experiment.replay!r}. "
-            "Leave it out, or use agentkit.launch (agentkit launch)."
-        )
     if experiment.on_device and isinstance(experiment, MultiAgentConfig):
         several_on_device.check_settings(experiment)
     elif experiment.on_device:

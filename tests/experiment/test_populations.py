@@ -396,13 +396,13 @@ def settings_that_may_differ(name):
     numbers = {field: value for field, value in NUMBERS.items() if field in known}
     minibatches = {"num_minibatches": 1} if name == "ppo" else {}
     experiment = AGENTS[name](environment, name=name, agent_settings=numbers | minibatches)
+    population, _, _ = make_population(find_parts(experiment), [experiment])
     found = {True: set(), False: set()}
     for field in dataclasses.fields(experiment.agent.config):
         value = getattr(experiment.agent.config, field.name)
         if type(value) not in (int, float):
             continue
         values = np.array([value, value + 1], np.float32 if type(value) is float else np.int32)
-        population, _, _ = make_population(find_parts(experiment), [experiment])
         try:
             check_traced({field.name: values}, population.trace)
             found[True].add(field.name)

@@ -88,7 +88,8 @@ class MultiAgentConfig(metaclass=SaysWhatWasMeant):
             docs/on_device.md; the environment is one in JAX of several agents.
         count_steps_by: what a step is in `num_steps`, in periods and in logs: one of the "environment", however many
             agents act at it, or an action of one of the "agents".
-        replay: of each policy that learns: "in_process"; in launched programs "served" (their default) or "reverb".
+        replay: of each policy that learns: "in_process" or "reverb"; in launched programs "served" (their default) or
+            "reverb".
         seed: see `ExperimentConfig`, as all that follow.
     """
 

@@ -100,6 +100,8 @@ def check_settings(config: MultiAgentConfig) -> None:
         ConfigError: names the first, and what to do.
     """
     check_precision()
+    if config.replay != "in_process":
+        raise refused("replay (--replay)", "experience stays on the device. Leave it out")
     if config.num_steps >= MOST_STEPS:
         raise refused(f"num_steps={config.num_steps:,}", f"steps are counted below {MOST_STEPS:,}. Take fewer")
     if config.opponents is not None and config.opponents.period >= MOST_STEPS:

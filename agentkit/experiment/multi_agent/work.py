@@ -150,7 +150,7 @@ class PlayAndLearn:
 
     def save(self) -> dict[str, Any]:
         """Returns the state of counter, actors, pools and loop; the replays write files of their own."""
-        mid_episode = self.loop.resumable
+        mid_episode = self.loop.resumable and all(each.replay.resumable for each in self.learning)
         state: dict[str, Any] = {
             "counter": self.counter.save(),
             "mid_episode": mid_episode,
@@ -159,10 +159,13 @@ class PlayAndLearn:
         }
         if self.self_play is not None:
             state["self_play"] = self.self_play.save()
-        return {**state, "loop": self.loop.save()} if mid_episode else state
+        return {**state, "loop": self.loop.save()} if self.loop.resumable else state
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Takes back a checkpoint: bit for bit where the environment is resumable, else a new episode begins."""
+        """Takes back a checkpoint: bit for bit with in-process replay and a resumable environment.
+
+        Otherwise the unfinished episodes are dropped and new ones begin.
+        """
         self.counter.restore(state["counter"])
         for agent_id, actor in self.actors.items():
             actor.restore(state["actors"][agent_id])
