@@ -133,9 +133,9 @@ class RunStoreClient:
             return from_body(self._client.ask(to_body({"do": "get", "key": key}), seconds))
         return None
 
-    def put(self, key: str, value: Any) -> None:
-        """Sets a value; raises RunStoreError if the run store is gone."""
-        self._ask({"do": "put", "key": key, "value": value}, self._timeout)
+    def put(self, key: str, value: Any, timeout: float | None = None) -> None:
+        """Sets a value; raises RunStoreError if no run store answers within `timeout`, by default the client's."""
+        self._ask({"do": "put", "key": key, "value": value}, self._timeout if timeout is None else timeout)
 
     def heartbeat(
         self,

@@ -430,7 +430,7 @@ def test_an_address_that_cannot_be_is_refused_at_once():
         RunStore(RUN, port=99999)
 
 
-def test_a_peek_is_short_though_the_store_is_away_and_others_wait_for_it(store):
+def test_a_peek_and_a_put_with_a_timeout_are_short_though_the_store_is_away_and_others_wait_for_it(store):
     reader = client(store)
     assert reader.peek("key") is None
     store.put("key", 3)
@@ -446,6 +446,8 @@ def test_a_peek_is_short_though_the_store_is_away_and_others_wait_for_it(store):
     for _ in range(2):  # Alone, and beside a thread that waits.
         started = time.monotonic()
         assert reader.peek("key") is None
+        with pytest.raises(RunStoreError, match=r"did not answer for 0\.2 s"):
+            reader.put("key", 5, 0.2)
         assert time.monotonic() - started < 2.0
         if not waiting.is_alive():
             waiting.start()

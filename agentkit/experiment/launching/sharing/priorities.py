@@ -15,6 +15,9 @@ from agentkit.distributed.run_store_client import RunStoreClient, RunStoreError
 from agentkit.experiment.launching.sharing.common import STATUS_SECONDS
 from agentkit.replay import Prioritized, Replay
 
+TOLD_SECONDS = 0.2
+"""How long a run store that is away is waited for: the learner stands still meanwhile."""
+
 
 class LargestPriorities:
     """Keeps a client's largest priorities and those that the run store knows of one replay node alike."""
@@ -40,7 +43,7 @@ class LargestPriorities:
         key, mine = f"largest_priority/{self._node}/{table}", largest[table]
         if mine > self._told.get(table, 1.0):
             with contextlib.suppress(RunStoreError):  # It is away: the next time will do.
-                self._store.put(key, mine)
+                self._store.put(key, mine, TOLD_SECONDS)
                 self._told[table] = mine
         elif (found := self._store.peek(key)) is not None:
             self._told[table] = largest[table] = max(mine, float(found))
