@@ -141,6 +141,15 @@ def test_the_batch_of_segments_is_one_of_all_environments() -> None:
         ExperimentConfig(agent, "agentkit:catch", num_steps=10, num_envs=4, devices=3)
 
 
+def test_on_the_device_it_is_environments_or_seeds_that_are_shared() -> None:
+    on_device = {"environment": "jax:catch", "num_steps": 10, "on_device": True}
+    assert ExperimentConfig(ppo.make_agent(), devices=2, **on_device).devices == 2  # One of several seeds'.
+    with pytest.raises(ConfigError, match="devices must be a whole number of at least 1"):
+        ExperimentConfig(ppo.make_agent(), devices=0, **on_device)
+    with pytest.raises(ConfigError, match="devices=2 and 3 environments: each device takes as many"):
+        run(ExperimentConfig(ppo.make_agent(), devices=2, num_envs=3, **on_device))
+
+
 class _Device:
     platform, device_kind = "gpu", "NVIDIA H100"
 

@@ -368,6 +368,9 @@ def test_what_is_for_one_agent_refuses_a_run_of_several(tmp_path):
     for call in (agentkit.evaluate, lambda run: agentkit.sample(run, num_steps=2)):
         with pytest.raises(ConfigError, match="is a run of several agents, and this is for runs of one"):
             call(tmp_path / "run")
+    begins_there = agentkit.ExperimentConfig(DQN, Catch, 20, init_from=tmp_path / "run", **QUIET)
+    with pytest.raises(ConfigError, match=r"init_from.*is a run of several agents, and this one is of one"):
+        agentkit.run(begins_there)
     for callback, event in ((agentkit.callbacks.keep_best(), "on_evaluation_episode"), (Watching(), "on_step")):
         with pytest.raises(ConfigError, match=f"{type(callback).__name__} has {event}, which is of one agent's stream"):
             agentkit.run(config(), callbacks=[callback])

@@ -168,8 +168,8 @@ class ExperimentConfig(metaclass=SaysWhatWasMeant):
         self._check_devices()
 
     def _check_devices(self) -> None:
-        """Refuses a batch that the devices cannot share."""
-        if self.devices is None:
+        """Refuses a batch that the devices cannot share; on the device they share environments, or seeds."""
+        if self.devices is None or self.on_device:
             return
         batch_size = self.agent.batch_plan.batch_size
         if self.devices < 1 or batch_size % self.devices:

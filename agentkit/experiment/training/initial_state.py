@@ -97,6 +97,11 @@ def _find_whole(experiment: ExperimentConfig, step: int) -> checkpoint.Checkpoin
 
 
 def _check_agent(experiment: ExperimentConfig, found: checkpoint.Checkpoint) -> None:
+    if "policies" in found.state["experiment"]:
+        raise ConfigError(
+            f"init_from (--init-from): {experiment.init_from} is a run of several agents, and this one is of one. "
+            "Begin with a run of one agent."
+        )
     saved = found.state["experiment"].get("agent")
     now = describe_agent(experiment.agent, experiment.num_envs or 1)["agent"]
     if saved is not None and now is not None and saved != now:
