@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from agentkit import checkpoint, nests
-from agentkit.callbacks.base import Callback, Episode, RunView, Stop, check_evaluates
+from agentkit.callbacks.base import Callback, Episode, RunView, Stop, check_evaluates, has
 from agentkit.errors import CheckpointError, ConfigError, unknown_name
 from agentkit.files import open_lock
 
@@ -57,6 +57,16 @@ class Evaluated(NamedTuple):
     records: list[dict[str, float]]
 
 
+METRICS = ("episode_return", "episode_return_min", "episode_return_max", "episode_length", "evaluation_episodes")
+"""What an evaluation has where no callback adds more."""
+
+
+def _may_add(callback: Callback) -> bool:
+    """Returns whether a callback may add metrics to an evaluation: one that sees its episodes, or somebody's own."""
+    own = not type(callback).__module__.startswith("agentkit.")
+    return has(callback, "on_evaluation_episode") or (own and has(callback, "on_evaluation"))
+
+
 @final
 @dataclasses.dataclass
 class KeepBest(Callback):
@@ -79,8 +89,11 @@ class KeepBest(Callback):
             raise ConfigError(f"keep_best: expected min_episodes of at least 1, found {number!r}.")
 
     def check(self, experiment: Any) -> None:
-        """Refuses an experiment without run folder or evaluations."""
+        """Refuses an experiment without run folder or evaluations, and a score that none of these will have."""
         check_evaluates(experiment, "keep_best")
+        others = [each for each in experiment.callbacks if each is not self]
+        if isinstance(self.score, str) and self.score not in METRICS and not any(map(_may_add, others)):
+            raise unknown_name("metric of an evaluation", self.score, METRICS)
         if experiment.run_directory is None:
             raise ConfigError("keep_best keeps the policy in the run folder: give the experiment a run_directory.")
 

@@ -24,6 +24,7 @@ from agentkit.callbacks import (
     stop_at,
     stop_when_flat,
 )
+from agentkit.callbacks.best import METRICS
 from agentkit.datasets.episodes import Episode
 from agentkit.errors import ConfigError, SpecError, UnknownNameError
 from agentkit.experiment import (
@@ -37,6 +38,7 @@ from agentkit.experiment import (
     run_offline,
 )
 from agentkit.experiment.config.callback_record import MissingCallbackWarning
+from agentkit.experiment.evaluation.evaluate import summarise
 from agentkit.loggers import read_csv
 from tests.experiment.own_callbacks import Count, OwnError, fail_on, grow, make_scaled, stop_on
 
@@ -324,6 +326,8 @@ def test_what_is_no_callback_is_refused_before_anything_is_there(tmp_path: pathl
             run(make_experiment(directory), callbacks=given)
     with pytest.raises(ConfigError, match="evaluation_period=0 makes none"):
         run(make_experiment(directory, evaluation_period=0), callbacks=[keep_best()])
+    with pytest.raises(UnknownNameError, match=r"metric of an evaluation 'episode_retrun'.*'episode_return'"):
+        run(make_experiment(directory), callbacks=[keep_best("episode_retrun"), stop_at(5.0)])
     with pytest.raises(ConfigError, match="give the experiment a run_directory"):
         run(make_experiment(), callbacks=[keep_best()])
     assert not directory.exists()
@@ -337,6 +341,15 @@ def test_what_is_no_callback_is_refused_before_anything_is_there(tmp_path: pathl
     ):
         with pytest.raises(ConfigError):
             bad()
+
+
+def test_a_score_that_another_callback_may_add_is_not_refused() -> None:
+    record = {"episode_return": 1.0, "episode_length": 2}
+    assert set(METRICS) == set(summarise([record]))
+    adds = type("Adds", (Callback,), {"on_evaluation": lambda self, run, record: None})()
+    best = keep_best("is_success")
+    for other in (info_metrics("is_success"), adds):
+        best.check(make_experiment(pathlib.Path("run"), callbacks=[best, other]))
 
 
 @dataclasses.dataclass
