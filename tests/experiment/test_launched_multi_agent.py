@@ -21,8 +21,9 @@ from agentkit.experiment import LaunchConfig, read_multi_agent_config
 from agentkit.experiment.launching.multi_agent import make_multi_agent_program
 from agentkit.experiment.launching.nodes.opponents import Answers, LaunchedSelfPlay
 from agentkit.experiment.multi_agent.build import check_policies
-from agentkit.experiment.multi_agent.learner_folders import find_policies, learner_folder, pools_folder
+from agentkit.experiment.multi_agent.loading import find_policies
 from agentkit.experiment.multi_agent.pools import Earlier, Pools
+from agentkit.experiment.runs.learner_folders import learner_folder, pools_folder
 from agentkit.experiment.runs.resume_checks import ResumeError
 from agentkit.experiment.training.hooks import Hooks
 

@@ -20,10 +20,10 @@ from agentkit.experiment import ExperimentConfig
 from agentkit.experiment.launching.nodes import gradient_actor
 from agentkit.experiment.launching.nodes.gradient_actor import with_gradients
 from agentkit.experiment.launching.nodes.learner import learner_node
-from agentkit.experiment.launching.nodes.replay import contents_name
 from agentkit.experiment.launching.sharing import transports
 from agentkit.experiment.launching.sharing.priorities import LargestPriorities
 from agentkit.experiment.launching.sharing.transports import parameters_name
+from agentkit.experiment.runs.learner_folders import contents_name
 from agentkit.loggers.program_table import all_tables
 from agentkit.replay import MinSize
 from tests.agents.spaces import environment_of

@@ -26,10 +26,10 @@ from agentkit.experiment.launching.nodes.opponents import opponents_node, oppone
 from agentkit.experiment.launching.nodes.replay import replay_node
 from agentkit.experiment.launching.program import LaunchConfig, allow_steps, make_roles
 from agentkit.experiment.multi_agent.config import MultiAgentConfig
-from agentkit.experiment.multi_agent.learner_folders import learner_folder
 from agentkit.experiment.multi_agent.parts import check_same_policies, keep_frozen
 from agentkit.experiment.multi_agent.players import Player, Trained
 from agentkit.experiment.runs.config_json import check_run_directory, read_record, write_config
+from agentkit.experiment.runs.learner_folders import learner_folder
 from agentkit.experiment.runs.resume_checks import ResumeError, check_code, check_command, check_same_as
 
 

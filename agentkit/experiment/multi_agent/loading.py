@@ -13,7 +13,7 @@ from agentkit import nests
 from agentkit.actors import CompiledPolicy
 from agentkit.actors.policy import Policy
 from agentkit.agents.common.agent import Agent
-from agentkit.checkpoint import Checkpoint
+from agentkit.checkpoint import Checkpoint, read_latest, steps
 from agentkit.envs.multi_agent.loading import make_multi_agent
 from agentkit.errors import CheckpointError, ConfigError, says_what_was_meant, unknown_name
 from agentkit.experiment.config import identity
@@ -26,13 +26,19 @@ from agentkit.experiment.multi_agent.config import (
     policies_of,
     read_multi_agent_config,
 )
-from agentkit.experiment.multi_agent.learner_folders import find_policies, frozen_file
 from agentkit.experiment.multi_agent.players import Player, no_own_actor, player_of
 from agentkit.experiment.policies.agent_parts import AgentParts, make_parts
 from agentkit.experiment.policies.loaded_policy import LoadedPolicy, Origin
 from agentkit.experiment.policies.loading import is_policy_file, load_one_agent
 from agentkit.experiment.policies.policy_file import PolicyFile
-from agentkit.experiment.policies.restore_policy import check_fits, placeholders
+from agentkit.experiment.policies.restore_policy import check_fits, find_checkpoint, parse_step, placeholders
+from agentkit.experiment.runs.learner_folders import (
+    all_learners,
+    frozen_file,
+    is_launched,
+    learner_folders,
+    pools_folder,
+)
 from agentkit.specs import EnvironmentSpec
 from agentkit.types import AgentId, Nest
 from agentkit.variables import VariableClient, VariableStore
@@ -99,6 +105,40 @@ def read_saved(
         store.publish(int(learner["num_updates"]), parts.compiled_update.variables(state))
         saved[policy_id] = Saved(agent_ids, agent, spec, parts, store)
     return saved
+
+
+def find_policies(run: str | pathlib.Path, which: str | int) -> Checkpoint:
+    """Returns a checkpoint of a run of several agents; of a launched one, what its learners have saved, as one.
+
+    Learners of a launched run save in the same periods, and not at the same steps. The step is that of the oldest. Its
+    pools of opponents are those of now.
+
+    Args:
+        run: the run folder.
+        which: "newest", or a step; of a launched run each learner's newest up to it.
+
+    Raises:
+        ConfigError: there is none of that step, or of a launched run up to it.
+        CheckpointError: there is none that can be read.
+    """
+    if not is_launched(run):
+        return find_checkpoint(run, which)
+    found = {folder.name: _find_up_to(folder, which) for folder in learner_folders(run)}
+    if not found:
+        raise CheckpointError(f"The run {run} has no checkpoint yet. Train it for longer.")
+    oldest = min(found.values(), key=lambda each: each.step)
+    learners = {policy_id: each.state["learner"] for policy_id, each in found.items()}
+    state: dict[str, Any] = {"learner": learners}
+    if (pools := read_latest(pools_folder(run))) is not None:
+        state["self_play"] = pools.state
+    return Checkpoint(oldest.step, all_learners(run), state)
+
+
+def _find_up_to(folder: pathlib.Path, which: str | int) -> Checkpoint:
+    if which not in ("newest", "best"):
+        newest = parse_step(which)
+        which = max((step for step in steps(folder / "checkpoints") if step <= newest), default=newest)
+    return find_checkpoint(folder, which)
 
 
 def specs_of(config: MultiAgentConfig) -> dict[AgentId, EnvironmentSpec]:

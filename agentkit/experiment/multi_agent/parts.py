@@ -15,9 +15,9 @@ from agentkit.experiment.checks.short_runs import acts_at_random, learns_nothing
 from agentkit.experiment.config.identity import difference
 from agentkit.experiment.multi_agent.assigning.who_plays import agents_by_policy
 from agentkit.experiment.multi_agent.config import SHARED, Frozen, MultiAgentConfig, policies_of
-from agentkit.experiment.multi_agent.learner_folders import frozen_file
 from agentkit.experiment.multi_agent.loading import find_kept, load_player
 from agentkit.experiment.multi_agent.players import Player, Trained, make_trained
+from agentkit.experiment.runs.learner_folders import frozen_file
 from agentkit.experiment.runs.logs import RunLogs, learner_row
 from agentkit.experiment.training.devices import describe_devices
 from agentkit.experiment.training.hooks import Hooks

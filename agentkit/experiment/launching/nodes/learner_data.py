@@ -14,9 +14,10 @@ from agentkit.agents.common.agent import Agent
 from agentkit.datasets import ReplayDataset
 from agentkit.distributed.run_store_client import RunStoreClient
 from agentkit.errors import ReplayClosedError, ReplayTimeoutError
-from agentkit.experiment.launching.nodes.replay import check_reachable, connect_to_replay, contents_name, keep_alive
+from agentkit.experiment.launching.nodes.replay import check_reachable, connect_to_replay, keep_alive
 from agentkit.experiment.launching.sharing.common import KEEP_ALIVE_SECONDS
 from agentkit.experiment.launching.sharing.priorities import LargestPriorities
+from agentkit.experiment.runs.learner_folders import contents_name
 from agentkit.replay import Replay
 from agentkit.specs import EnvironmentSpec
 from agentkit.types import DrawnBatch

@@ -32,12 +32,12 @@ from agentkit.experiment.launching.sharing.common import (
 )
 from agentkit.experiment.launching.sharing.transports import make_client
 from agentkit.experiment.multi_agent.config import MultiAgentConfig
-from agentkit.experiment.multi_agent.learner_folders import pools_folder
 from agentkit.experiment.multi_agent.parts import make_policies
 from agentkit.experiment.multi_agent.players import Trained
 from agentkit.experiment.multi_agent.pools import Pools
 from agentkit.experiment.multi_agent.self_play import Seat
 from agentkit.experiment.policies.restore_policy import read_params
+from agentkit.experiment.runs.learner_folders import pools_folder
 from agentkit.types import AgentId, Nest
 from agentkit.variables import VariableClient
 from agentkit.wire import Client, Request, Server, WireClosedError, WireTimeoutError, keys_at, reachable_address

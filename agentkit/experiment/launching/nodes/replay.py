@@ -32,6 +32,7 @@ from agentkit.experiment.launching.sharing.common import (
     num_items,
 )
 from agentkit.experiment.multi_agent.config import MultiAgentConfig
+from agentkit.experiment.runs.learner_folders import contents_name
 from agentkit.experiment.runs.resume_checks import ResumeError
 from agentkit.replay import Replay, Table
 from agentkit.specs import EnvironmentSpec
@@ -202,11 +203,6 @@ def _restore(context: NodeContext, replay: Replay, directory: pathlib.Path) -> N
             if isinstance(error.__cause__, RuntimeError):
                 raise
             raise ResumeError(str(error)) from error
-
-
-def contents_name(replay_node: str) -> str:
-    """Returns the name of a replay node's contents in a checkpoint: "replay", and of a second one its own name."""
-    return "replay" if replay_node == "replay-0" else replay_node
 
 
 def _hand_over(folder: pathlib.Path, contents: str, step: int, replay: Replay, num_attempts: int = 3) -> None:

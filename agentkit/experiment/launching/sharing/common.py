@@ -18,7 +18,7 @@ from agentkit.errors import ConfigError
 from agentkit.experiment.checks.step_watch import StepTimeoutError, StepWatch, environment_name
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.config.run_config import RunConfig
-from agentkit.experiment.multi_agent.learner_folders import learner_folder, learner_folders
+from agentkit.experiment.runs.learner_folders import learner_folder, learner_folders
 from agentkit.scratch import named_scratch
 from agentkit.specs import EnvironmentSpec, make_environment_spec
 from agentkit.wire import listen_address, private_address

@@ -29,8 +29,7 @@ from agentkit.experiment.multi_agent.assigning.by_episode import (
 from agentkit.experiment.multi_agent.assigning.who_plays import agents_by_policy
 from agentkit.experiment.multi_agent.config import Frozen, MultiAgentConfig, changes_by_episode, read_to_judge
 from agentkit.experiment.multi_agent.judging.filming import filmed_agents
-from agentkit.experiment.multi_agent.learner_folders import find_policies
-from agentkit.experiment.multi_agent.loading import load_player, load_players, specs_of
+from agentkit.experiment.multi_agent.loading import find_policies, load_player, load_players, specs_of
 from agentkit.experiment.multi_agent.players import Player
 from agentkit.multi_agent_loop import MultiAgentLoop
 from agentkit.types import AgentId

@@ -14,8 +14,14 @@ from agentkit.errors import ConfigError, says_what_was_meant
 from agentkit.experiment.multi_agent.assigning.who_plays import who_plays
 from agentkit.experiment.multi_agent.config import RANDOM, Frozen, MultiAgentConfig, changes_by_episode, read_to_judge
 from agentkit.experiment.multi_agent.judging.evaluation import MultiAgentEvaluator
-from agentkit.experiment.multi_agent.learner_folders import find_policies
-from agentkit.experiment.multi_agent.loading import Saved, load_player, load_players, read_saved, specs_of
+from agentkit.experiment.multi_agent.loading import (
+    Saved,
+    find_policies,
+    load_player,
+    load_players,
+    read_saved,
+    specs_of,
+)
 from agentkit.experiment.multi_agent.players import Player
 from agentkit.experiment.multi_agent.pools import read_pool, score_of
 from agentkit.types import AgentId

@@ -1,0 +1,51 @@
+"""Where a run of several agents keeps what a run of one has not.
+
+Each learner of a launched run writes its own checkpoints, in ``RUN/learners/POLICY``, and its pools of opponents, where
+there are any, are in ``RUN/opponents``. A policy of another run that plays in this one is in ``RUN/frozen-POLICY.npz``.
+"""
+
+from __future__ import annotations
+
+import pathlib
+
+from agentkit.experiment.runs.config_json import read_record
+
+
+def learner_folder(run: str | pathlib.Path, policy_id: str) -> pathlib.Path:
+    """Returns the folder in which the learner of a policy keeps its checkpoints."""
+    return all_learners(run) / policy_id
+
+
+def pools_folder(run: str | pathlib.Path) -> pathlib.Path:
+    """Returns the folder in which the pools of opponents are kept."""
+    return pathlib.Path(run) / "opponents"
+
+
+def frozen_file(run: str | pathlib.Path, policy_id: str) -> pathlib.Path:
+    """Returns the policy file of a `Frozen` policy as it was when the run began."""
+    return pathlib.Path(run) / f"frozen-{policy_id}.npz"
+
+
+def is_launched(run: str | pathlib.Path) -> bool:
+    """Returns whether learners of several policies have checkpoints of their own in a run folder.
+
+    While a run changes between one process and many, it has both kinds: ``config.json`` says which one it is of.
+    """
+    folder = pathlib.Path(run)
+    is_train = (folder / "config.json").is_file() and "launch" not in read_record(folder)
+    return all_learners(run).is_dir() and not is_train
+
+
+def all_learners(run: str | pathlib.Path) -> pathlib.Path:
+    """Returns the folder that has those of all learners of a launched run."""
+    return pathlib.Path(run) / "learners"
+
+
+def learner_folders(run: str | pathlib.Path) -> list[pathlib.Path]:
+    """Returns the folders of all learners of a launched run of several agents; of any other run, none."""
+    return sorted(all_learners(run).iterdir()) if is_launched(run) else []
+
+
+def contents_name(replay_node: str) -> str:
+    """Returns the name of a replay node's contents in a checkpoint: "replay", and of a second one its own name."""
+    return "replay" if replay_node == "replay-0" else replay_node
