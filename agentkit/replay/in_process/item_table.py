@@ -406,8 +406,15 @@ class ItemTable:
             columns["priorities"] = self._priorities
         return columns | {f"inline.{i}": column for i, column in enumerate(self._inline)}
 
-    def restore(self, directory: pathlib.Path, prefix: str, state: dict[str, Any]) -> None:
-        """Restores the contents that `save` wrote into this new table; the caller then counts the rows."""
+    def restore(self, directory: pathlib.Path, prefix: str, state: dict[str, Any], saved_size: int) -> None:
+        """Restores the contents that `save` wrote into this new table; the caller then counts the rows.
+
+        Args:
+            directory: see `save`.
+            prefix: see `save`.
+            state: what it returned.
+            saved_size: `Table.max_size` then; of a queue it may be another one now.
+        """
 
         def load(name: str, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
             return arrays.read(directory, f"{prefix}{name}", state["arrays"][name], dtype, shape)
@@ -418,7 +425,10 @@ class ItemTable:
             self._make_priorities()
         columns = {n: load(n, x.dtype, (used, *x.shape[1:])) for n, x in self._columns().items()}
         order = {name: load(f"slots.{name}", whole, (n,)) for name, n in Slots.array_lengths(values).items()}
-        self._slots.restore(values, order)
+        if saved_size == self.table.max_size:
+            self._slots.restore(values, order)
+        else:
+            columns, used = self._lay_anew(values, order, columns, saved_size)
         size, num_slots = self._slots.size, self._slots.num_used
         for role, selector in (("sampler", self._sampler), ("remover", self._remover)):
             wanted = selector.array_specs(size, num_slots)
@@ -437,6 +447,25 @@ class ItemTable:
                 f"Replay checkpoint {directory}, table {self.table.name!r}: its slots and items disagree. "
                 "It is damaged: restore an older one."
             )
+
+    def _lay_anew(
+        self, values: dict[str, Any], order: dict[str, np.ndarray], columns: dict[str, np.ndarray], saved_size: int
+    ) -> tuple[dict[str, np.ndarray], int]:
+        """Takes slots for the items of a queue that had other room; returns their columns, and how many they are."""
+        saved = Slots(saved_size)
+        saved.restore(values, order)
+        by_age = saved.by_age()
+        if (count := len(by_age)) > self._capacity:
+            raise CheckpointError(
+                f"Replay table {self.table.name!r} has room for {self._capacity} items, and {count} were saved. "
+                "Restore them into one with more room."
+            )
+        columns = {name: column[by_age] for name, column in columns.items()}
+        first = (int(columns["keys"].max(initial=0)) // self._capacity + 1) * self._capacity
+        columns["keys"] = first + np.arange(count)  # A key names its slot: see `_grow`.
+        if count:
+            self._slots.add_block(count)
+        return columns, count
 
     def _read_largest(self, state: dict[str, Any]) -> float:
         """Returns the saved largest priority; of a checkpoint from before it was kept, that of the items there are."""

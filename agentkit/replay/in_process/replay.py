@@ -147,6 +147,8 @@ class InProcessReplay(base.Replay):
     def restore(self, directory: pathlib.Path) -> None:
         """Restores the contents that `save` wrote. On an error, this replay is as it was before.
 
+        Tables are those that were saved, but for the room of a queue, into which the items have to fit.
+
         Raises:
             CheckpointError: unreadable, saved by other tables (says which field), or a writer of this
                 replay is in mid-episode.

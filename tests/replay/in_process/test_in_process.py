@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from agentkit import specs
+from agentkit.errors import CheckpointError
 from agentkit.replay import Fifo, InProcessReplay, MaxHeap, MinHeap, Prioritized, Queue, Table, Uniform, row_layout
 from agentkit.testing.replay import ReplayContract, make_step, pair_table
 from tests.replay.writing_in_turns import write_much_in_turns
@@ -43,6 +44,40 @@ def test_who_goes_on_after_a_save_stores_steps_where_who_restores_does(tmp_path)
         for replay in (whole, resumed):
             fill(replay, 10)
         assert contents(whole, "whole") == contents(resumed, "resumed")
+
+
+def test_a_queue_is_restored_where_it_has_other_room(tmp_path):
+    """A thread that writes in turns leaves room for more than processes do, and one may go on with the other's."""
+
+    def queue(size):
+        limits = {"sampler": Fifo(), "rate_limiter": Queue(size), "max_times_sampled": 1}
+        return InProcessReplay([pair_table(max_size=size, **limits)])
+
+    def fill(replay, numbers):
+        writer = replay.writer(1)
+        for number in numbers:
+            index = writer.append(make_step(number))
+            writer.create_item("pairs", 1.0, index, index + 1, inline=np.float32(number))
+        writer.close()
+
+    with queue(4) as small, queue(9) as large, queue(2) as smallest:
+        fill(small, range(4))
+        next(small.sampler("pairs", 3))
+        fill(small, range(4, 6))  # Now they go over the end of its slots.
+        small.save(tmp_path)
+        large.restore(tmp_path)
+        assert large.info("pairs")._replace(max_size=4) == small.info("pairs")
+        fill(large, range(6, 12))
+        assert not large.can_insert("pairs")
+        drawn = next(large.sampler("pairs", 9))
+        assert drawn.sample.data.value.tolist() == list(range(3, 12))
+        assert len(set(drawn.keys.tolist())) == 9 and large.info("pairs").size == 0
+        store = large.shared.stores[0]
+        assert store.num_rows - 1 == store.num_free, "each row is given back"
+        with pytest.raises(CheckpointError, match="has room for 2 items, and 3 were saved"):
+            smallest.restore(tmp_path)
+        with InProcessReplay([pair_table(max_size=9)]) as other, pytest.raises(CheckpointError, match="in max_size"):
+            other.restore(tmp_path)
 
 
 BLOCK_TABLES = {
