@@ -58,7 +58,8 @@ from agentkit.experiment.training.initial_state import InitialState, find_initia
 from agentkit.experiment.training.own_learner import OwnLearner, make_learner
 from agentkit.experiment.training.prior_data import fill, read_fillings
 from agentkit.experiment.training.signals import StopOnSignal
-from agentkit.experiment.training.switching import as_of_one_process, switched
+from agentkit.experiment.training.switched_state import as_of_one_process
+from agentkit.experiment.training.switching import switched
 from agentkit.experiment.training.training_loop import Training
 from agentkit.learning import Learner, LearnerCallbacks
 from agentkit.learning.learner import Publisher

@@ -14,7 +14,8 @@ from agentkit.experiment.runs.lock import run_lock
 from agentkit.experiment.runs.resume_checks import begin
 from agentkit.experiment.training import training_loop
 from agentkit.experiment.training.hooks import Hooks
-from agentkit.experiment.training.switching import as_launched, as_of_one_process, switched
+from agentkit.experiment.training.switched_state import as_launched, as_of_one_process
+from agentkit.experiment.training.switching import switched
 from agentkit.learning.schedules import Linear
 from agentkit.loggers import CsvLogger, JsonLinesLogger, read_csv, read_jsonl
 
@@ -173,16 +174,6 @@ def test_what_cannot_switch_says_why_and_stays_as_it_is(name, tmp_path):
         else:
             agentkit.resume_launch(tmp_path, replay="served")
     assert path.read_bytes() == before
-
-
-def test_a_run_of_several_agents_does_not_switch(tmp_path):
-    write_config(
-        agentkit.MultiAgentConfig({"row": AGENT}, "agentkit:matrix_game", 60, run_directory=tmp_path), tmp_path
-    )
-    before = (tmp_path / "config.json").read_bytes()
-    with pytest.raises(ConfigError, match="save together, and those of a launched run apart"):
-        agentkit.resume_launch(tmp_path, replay="served")
-    assert (tmp_path / "config.json").read_bytes() == before
 
 
 def test_a_run_that_cannot_be_launched_for_another_reason_stays_as_it_was(tmp_path):

@@ -204,7 +204,7 @@ def changes_of_resumed(arguments: argparse.Namespace, is_group: bool = False) ->
     """
     # To go on launched or in one process; no run can change to Reverb's replay, as the refusal says.
     changes_kind = getattr(arguments, "replay", None) in ("in_process", "served")
-    may = changes_kind and not is_group and not is_of_several(arguments.resume)
+    may = changes_kind and not is_group
     changes = changes_of_existing(arguments, "--resume", (*_CHANGEABLE, "replay") if may else _CHANGEABLE)
     if not is_group:
         check_is_run(arguments.resume)

@@ -137,10 +137,12 @@ def resume_several(arguments: argparse.Namespace) -> int:
         raise ConfigError("--seeds is of a group of runs, and this is one run. Leave it out.")
     changes = changes_of_resumed(arguments)
     from agentkit import experiment
+    from agentkit.experiment.training.switching import switched
 
-    own = callbacks_for_resumed_run(arguments, arguments.resume, changes["imports"])
-    plan = experiment.read_multi_agent_config(arguments.resume, progress=True, callbacks=own, **changes)
-    return finish(experiment.run(plan, resume=True), arguments.resume, "train", changes["imports"])
+    with switched(arguments.resume, "train", changes.get("replay")):
+        own = callbacks_for_resumed_run(arguments, arguments.resume, changes["imports"])
+        plan = experiment.read_multi_agent_config(arguments.resume, progress=True, callbacks=own, **changes)
+        return finish(experiment.run(plan, resume=True), arguments.resume, "train", changes["imports"])
 
 
 def parse_opponents(text: str | None) -> Any:

@@ -31,6 +31,7 @@ from agentkit.experiment.multi_agent.players import Player, Trained
 from agentkit.experiment.runs.config_json import check_run_directory, read_record, write_config
 from agentkit.experiment.runs.learner_folders import learner_folder
 from agentkit.experiment.runs.resume_checks import ResumeError, check_code, check_command, check_same_as
+from agentkit.experiment.training.carrying import drop_others
 
 
 def make_multi_agent_program(config: MultiAgentConfig, launch: LaunchConfig, trained: list[Trained]) -> Program:
@@ -138,6 +139,8 @@ def prepare_multi_agent(
     check_code(config, directory)
     keep_frozen(config, players)
     write_config(config, directory, launch=dataclasses.asdict(launch))
+    if found:
+        drop_others(directory, "launch")  # Of a run in one process, which it was.
     return max(found.values(), key=lambda each: each.step).state if found else None
 
 

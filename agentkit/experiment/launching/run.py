@@ -57,7 +57,8 @@ from agentkit.experiment.runs.resume_checks import (
 from agentkit.experiment.training.hooks import Hooks, with_callbacks
 from agentkit.experiment.training.initial_state import find_initial_state
 from agentkit.experiment.training.prior_data import refuse_prior_data
-from agentkit.experiment.training.switching import as_launched, refuse_second_supervisor, switched
+from agentkit.experiment.training.switched_state import as_launched
+from agentkit.experiment.training.switching import refuse_second_supervisor, switched
 from agentkit.files import read_json
 
 _LOGGER = logging.getLogger(__name__)

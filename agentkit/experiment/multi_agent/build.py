@@ -41,11 +41,13 @@ from agentkit.experiment.multi_agent.pools import check_pool
 from agentkit.experiment.multi_agent.self_play import Seat, SeatAdder, SelfPlay
 from agentkit.experiment.multi_agent.work import AnyLoop, Learners, Learning, PlayAndLearn
 from agentkit.experiment.on_device.several.acting import keys_of_each
-from agentkit.experiment.runs.logs import RunLogs
+from agentkit.experiment.runs.logs import RunLogs, drop_later_rows
 from agentkit.experiment.runs.resume_checks import begin
+from agentkit.experiment.training.carrying import drop_others
 from agentkit.experiment.training.devices import choose_dispatch
 from agentkit.experiment.training.hooks import Hooks
 from agentkit.experiment.training.own_learner import make_learner
+from agentkit.experiment.training.switched_state import as_of_one_process
 from agentkit.experiment.training.training_loop import Training
 from agentkit.learning import LearnerCallbacks
 from agentkit.multi_agent_loop import MultiAgentLoop
@@ -71,8 +73,9 @@ def build(
         resume: whether the run folder may have a run in it.
     """
     check_resumed(config, found)
+    found, (seed, explored) = as_of_one_process(found, config.seed, hooks)
     watch = stack.enter_context(StepWatch(given.name_of(config.environment), config.step_timeout, beside=True))
-    environments = open_environments(config, config.seed, watch, stack)
+    environments = open_environments(config, seed, watch, stack)
     agent_specs = environments[0].agent_specs()
     by_policy = agents_by_policy(config, agent_specs)
     trained, players = make_policies(config, agent_specs)
@@ -81,12 +84,14 @@ def build(
     keep_frozen(config, players)
     lacking = begin(config)
     resume_step = None if not resume else found.step if found is not None else 0
+    if found is not None and found.state.get("launched"):
+        drop_later_rows(found.path.parents[1], found.step)
     logs = RunLogs(config, stack, resume_step)
     replays = {each.policy_id: _open_replay(config, each, number, stack, found) for number, each in enumerate(trained)}
     counter = Counter()
-    keys = dict(zip(players, keys_of_each(jax.random.PRNGKey(config.seed), len(players)), strict=True))
+    keys = dict(zip(players, keys_of_each(jax.random.PRNGKey(seed), len(players)), strict=True))
     seats = self_play.seats if self_play else {}
-    actors = _make_actors(config, by_policy, trained, players, replays, keys, seats)
+    actors = _make_actors(config, by_policy, trained, players, replays, keys, seats, explored)
     for actor in actors.values():
         stack.enter_context(contextlib.closing(actor))
     by_episode = PoliciesByEpisode(config, agent_specs, actors) if changes_by_episode(config.policy_of) else None
@@ -113,6 +118,7 @@ def build(
     hooks.watch(lambda: loop.num_steps, lambda: learners.num_updates_done)
     if found is not None:
         training.restore(found)
+        drop_others(found.path.parents[1], "train")  # Of a launched run, which it was.
     hooks.emit("on_start", environments[0])
     return training
 
@@ -219,6 +225,7 @@ def _make_actors(
     replays: Mapping[str, Replay],
     keys: Mapping[str, jax.Array],
     seats: Mapping[AgentId, Seat],
+    explored: int,
 ) -> dict[AgentId, AnyPlayer | ChangingActor]:
     learning = {each.policy_id: each for each in trained}
     made: dict[AgentId, dict[str, AnyPlayer]] = {}
@@ -229,7 +236,8 @@ def _make_actors(
             if policy_id not in learning:
                 own[policy_id] = players[policy_id].make_actor(key, config.num_envs)
                 continue
-            each, index, seat = learning[policy_id], ActorIndex(number, len(agent_ids)), seats.get(agent_id)
+            each, seat = learning[policy_id], seats.get(agent_id)
+            index = ActorIndex(number, len(agent_ids), explored)
             own[policy_id] = each.make_actor(
                 index, key, make_adders(each, replays[policy_id], config.num_envs, seat), seat
             )

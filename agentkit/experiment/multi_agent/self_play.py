@@ -188,7 +188,7 @@ class SelfPlay:
         """Restores the state that `save` returned.
 
         Args:
-            state: see there.
+            state: see there; without the unfinished episodes, that of `Pools.save` does.
             mid_episode: whether the unfinished episodes go on.
 
         Raises:
@@ -200,10 +200,12 @@ class SelfPlay:
             for each in self._trained
             if "left" in state  # Older checkpoints are of one environment, in which nobody had left.
         }
-        of_each = state["playing"] if "left" in state else {"0": state["playing"]}
+        of_each: Mapping[str, Any] = {}
+        if mid_episode:
+            of_each = state["playing"] if "left" in state else {"0": state["playing"]}
         for number, playing in enumerate(self._playing):
             playing.clear()
-            for agent_id, step in (of_each[str(number)] if mid_episode else {}).items():
+            for agent_id, step in of_each.get(str(number), {}).items():
                 kept = self.pools.find(agent_id, int(step))
                 playing[agent_id] = kept or next(
                     each for each in left[self.pools.plays[agent_id]] if each.step == int(step)

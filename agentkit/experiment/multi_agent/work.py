@@ -98,6 +98,8 @@ class PlayAndLearn:
         counter: of steps and episodes.
         self_play: says who plays by earlier parameters; None where nobody does.
         by_episode: says who plays an episode by which policy; None where that is so for the whole run.
+        launched: of a run that was launched before, for when it is launched again: where its actors stood, and how many
+            of all agents' actions are not those of this process.
     """
 
     learning: list[Learning]
@@ -106,6 +108,7 @@ class PlayAndLearn:
     counter: Counter
     self_play: SelfPlay | None = None
     by_episode: PoliciesByEpisode | None = None
+    launched: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Lets self-play begin and end the loop's episodes, where there is any."""
@@ -119,9 +122,9 @@ class PlayAndLearn:
         return self.loop.num_steps
 
     @property
-    def num_episodes(self) -> int:
-        """Returns the episodes that have ended so far."""
-        return self.counter.get("episodes")
+    def num_episodes(self) -> int | None:
+        """Returns the episodes that have ended so far; None of a run that was launched, where nobody counts them."""
+        return None if self.launched else self.counter.get("episodes")
 
     def step(self) -> None:
         """Takes an environment step if all replays have room, else an update of those that have none; then learns."""
@@ -130,7 +133,7 @@ class PlayAndLearn:
             each.learner.step()
         if not full:
             if self.by_episode is not None and self.loop.beginning:
-                self.by_episode.begin(self.num_episodes)
+                self.by_episode.begin(self.counter.get("episodes"))
             try:
                 self._stepped.step()
             except AgentkitError:
@@ -156,6 +159,7 @@ class PlayAndLearn:
             "mid_episode": mid_episode,
             "num_agent_steps": self.loop.num_agent_steps,
             "actors": {agent_id: actor.save(mid_episode) for agent_id, actor in self.actors.items()},
+            **self.launched,
         }
         if self.self_play is not None:
             state["self_play"] = self.self_play.save()
@@ -167,14 +171,16 @@ class PlayAndLearn:
         Otherwise the unfinished episodes are dropped and new ones begin.
         """
         self.counter.restore(state["counter"])
-        for agent_id, actor in self.actors.items():
-            actor.restore(state["actors"][agent_id])
-        if self.self_play is not None:
+        self.launched = {name: state[name] for name in ("explored", "steps_of_others") if name in state}
+        if "actors" in state:  # Else it is of a launched run, whose actors are others.
+            for agent_id, actor in self.actors.items():
+                actor.restore(state["actors"][agent_id])
+        if self.self_play is not None and "self_play" in state:  # A launched run may have ended before it kept any.
             self.self_play.restore(state["self_play"], state["mid_episode"])
         if "loop" in state:
             self.loop.restore(state["loop"], state["mid_episode"])
             if self.by_episode is not None and not self.loop.beginning:
-                self.by_episode.go_on(self.num_episodes)
+                self.by_episode.go_on(self.counter.get("episodes"))
         else:  # Episodes that had not ended are dropped; their steps are not.
             self.counter.increment(steps=max(int(state["num_steps"]) - self.counter.get("steps"), 0))
         self.loop.num_steps = int(state["num_steps"])

@@ -76,8 +76,6 @@ def why_not_switched(record: Mapping[str, Any]) -> str | None:
     begun_by, replay = command_of(record), record.get("replay")
     if begun_by == "offline":
         return "it learns from data alone"
-    if "policies" in record:
-        return "of several agents, learners in one process save together, and those of a launched run apart"
     if record.get("on_device"):
         return "its replay and environments are on the device"
     if record.get("data") is not None:

@@ -40,7 +40,7 @@ from agentkit.experiment.training.hooks import Hooks
 from agentkit.experiment.training.initial_state import find_initial_state
 from agentkit.experiment.training.own_learner import OwnLearner, make_learner
 from agentkit.experiment.training.prior_data import refuse_prior_data
-from agentkit.experiment.training.switching import as_launched
+from agentkit.experiment.training.switched_state import as_launched
 from agentkit.learning import Learner, LearnerCallbacks
 from agentkit.specs import EnvironmentSpec
 

@@ -16,7 +16,7 @@ from typing import Any
 from agentkit.distributed.context import NodeContext
 from agentkit.distributed.run_store_client import RunStoreError
 from agentkit.experiment.launching.sharing.common import log
-from agentkit.experiment.training.switching import Start, start_from
+from agentkit.experiment.training.switched_state import Start, start_from
 
 _JOINED_AT = "explored/"
 AGENT_TURNS = "agent_turns"
