@@ -83,10 +83,7 @@ def build(
     choose_dispatch([each.parts.state for each in trained])
     keep_frozen(config, players)
     lacking = begin(config)
-    resume_step = None if not resume else found.step if found is not None else 0
-    if found is not None and found.state.get("launched"):
-        drop_later_rows(found.path.parents[1], found.step)
-    logs = RunLogs(config, stack, resume_step)
+    logs = _open_logs(config, stack, found, resume)
     replays = {each.policy_id: _open_replay(config, each, number, stack, found) for number, each in enumerate(trained)}
     counter = Counter()
     keys = dict(zip(players, keys_of_each(jax.random.PRNGKey(seed), len(players)), strict=True))
@@ -187,6 +184,15 @@ def check_policies(config: MultiAgentConfig) -> tuple[dict[str, list[AgentId]], 
     if config.opponents:
         check_pool(trained)
     return by_policy, trained, players
+
+
+def _open_logs(
+    config: MultiAgentConfig, stack: contextlib.ExitStack, found: checkpoint.Checkpoint | None, resume: bool
+) -> RunLogs:
+    step = found.step if found is not None else 0
+    if found is not None and found.state.get("launched"):
+        drop_later_rows(found.path.parents[1], step)
+    return RunLogs(config, stack, resume_step=step if resume else None)
 
 
 def _open_replay(
