@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from agentkit.experiment.launching.run import launch as launch
     from agentkit.experiment.launching.run import resume_launch as resume_launch
     from agentkit.experiment.launching.run import run_program as run_program
+    from agentkit.experiment.launching.several_learners import run_learners as run_learners
     from agentkit.experiment.local import resume as resume
     from agentkit.experiment.local import run as run
     from agentkit.experiment.multi_agent.config import Frozen as Frozen
@@ -86,6 +87,7 @@ _NAMES = {
     "launching.nodes.replay": ("replay_node",),
     "launching.program": ("LaunchConfig", "make_program", "make_roles"),
     "launching.run": ("LaunchResult", "launch", "resume_launch", "run_program"),
+    "launching.several_learners": ("run_learners",),
     "local": ("resume", "run"),
     "multi_agent.config": ("Frozen", "MultiAgentConfig", "read_multi_agent_config"),
     "policies.pool": ("Pool",),

@@ -4,6 +4,7 @@ The actor acts with PPO's policy. Each segment goes to PPO's queue, where it is 
 to DQN's replay table, where it is drawn many times. Writers wait while PPO's queue is full or DQN is far behind.
 
     python examples/plans/dqn_and_ppo.py
+    python examples/plans/dqn_and_ppo.py --run-directory RUN   # and with --resume to go on
 """
 
 import argparse
@@ -37,30 +38,32 @@ def report(context, configs, spec, learners):
         context.store.put("returns", returns)
 
 
-def main(num_steps: int = 16_000) -> None:
+def main(num_steps: int = 16_000, run_directory: str | None = None, resume: bool = False) -> None:
     """Trains both on catch for as long as the actor takes for its steps."""
     follower = dqn.make_agent(dqn.Config(n_step=1, min_replay_size=500, target_update_period=100))
     agents = {
         "ppo": ppo.make_agent(ppo.Config(segment_length=32, num_minibatches=2)),
         "dqn": dataclasses.replace(follower, experience=DroppingExtras(follower.experience)),
     }
+    folder = {"run_directory": run_directory, "checkpoint_period": 1_000}
     configs = {
-        name: experiment.ExperimentConfig(agent, "agentkit:catch", num_steps, num_envs=8)
+        name: experiment.ExperimentConfig(agent, "agentkit:catch", num_steps, num_envs=8, **folder)
         for name, agent in agents.items()
     }
     spec = find_spec(configs["ppo"])
     program = distributed.Program("dqn and ppo", experiment.make_roles(num_actors=1))
     replays, learners = {}, {}
     for name, config in configs.items():
-        replays[name] = program.add_node("replay", replay_node, config, spec)
-        learners[name] = program.add_node("learner", learner_node, config, spec, replays[name], publish_seconds=0.0)
+        replays[name] = program.add_node("replay", replay_node, config, spec, learner_id=name)
+        given = {"publish_seconds": 0.0, "learner_id": name}
+        learners[name] = program.add_node("learner", learner_node, config, spec, replays[name], **given)
     program.add_node("evaluator", report, configs, spec, learners)
     program.add_node(
         "actor", actor_node, configs["ppo"], spec, replays["ppo"], learners["ppo"],
         extra_learners=[(configs["dqn"].agent, replays["dqn"])],
     )  # fmt: skip
 
-    status = experiment.run_program(program)
+    status = experiment.run_learners(program, configs, resume=resume)
     for i, name in enumerate(configs):
         updates = status["nodes"][f"learner-{i}"]["gauges"]["updates"]
         result = status["values"].get("returns", {}).get(name, float("nan"))
@@ -71,4 +74,6 @@ def main(num_steps: int = 16_000) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--num_steps", type=int, default=16_000)
+    parser.add_argument("--run-directory", metavar="RUN", help="has the checkpoints of both; default: none")
+    parser.add_argument("--resume", action="store_true", help="go on with the run in RUN")
     main(**vars(parser.parse_args()))

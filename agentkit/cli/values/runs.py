@@ -50,7 +50,7 @@ def check_is_run(run: str) -> None:
     """
     if not (Path(run) / "config.json").is_file():
         found = "it has no config.json" if Path(run).is_dir() else "there is no such folder"
-        inside = sorted(Path(run).glob("*/config.json"))
+        inside = [path for place in ("*", "learners/*") for path in sorted(Path(run).glob(f"{place}/config.json"))]
         advice = (
             f"Runs are in it, such as {inside[0].parent}." if inside else "'agentkit train' prints the one it makes."
         )

@@ -10,7 +10,6 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from agentkit import checkpoint
 from agentkit.checkpoint import Checkpoint
 from agentkit.distributed import Program, RestartPolicy
 from agentkit.envs import given
@@ -29,7 +28,7 @@ from agentkit.experiment.multi_agent.config import MultiAgentConfig
 from agentkit.experiment.multi_agent.parts import check_same_policies, keep_frozen
 from agentkit.experiment.multi_agent.players import Player, Trained
 from agentkit.experiment.runs.config_json import check_run_directory, read_record, write_config
-from agentkit.experiment.runs.learner_folders import learner_folder
+from agentkit.experiment.runs.learner_folders import newest_of_each
 from agentkit.experiment.runs.resume_checks import ResumeError, check_code, check_command, check_same_as
 from agentkit.experiment.training.carrying import drop_others
 
@@ -59,11 +58,11 @@ def make_multi_agent_program(config: MultiAgentConfig, launch: LaunchConfig, tra
     for number, each in enumerate(trained):
         experiment, name, listen = _of_policy(config, each, number), each.policy_id, launch.listen
         replays[name] = replay = program.add_node(
-            "replay", replay_node, experiment, each.spec, listen=listen, policy_id=name
+            "replay", replay_node, experiment, each.spec, listen=listen, learner_id=name
         )
         learners[name] = program.add_node(
             "learner", learner_node, experiment, each.spec, replay,
-            listen=listen, policy_id=name, learned_share=each.learned_share,
+            listen=listen, learner_id=name, learned_share=each.learned_share,
         )  # fmt: skip
     opponents, age = None, launch.max_parameter_age_seconds
     if config.opponents is not None:
@@ -151,16 +150,6 @@ def _find_saved(config: MultiAgentConfig, directory: pathlib.Path, trained: list
         check_command("launch", directory)
         check_same_policies(config, record, directory)
         check_same_as(record, config, f"The run {directory}")
-        found = {
-            each.policy_id: checkpoint.read_latest(learner_folder(directory, each.policy_id) / "checkpoints")
-            for each in trained
-        }
+        return newest_of_each(directory, [each.policy_id for each in trained])
     except CheckpointError as error:
         raise ResumeError(str(error)) from error
-    saved = {policy_id: each for policy_id, each in found.items() if each is not None}
-    if lacking := found.keys() - saved.keys() if saved else ():
-        raise ResumeError(
-            f"{directory}: the policies {', '.join(sorted(lacking))} have no checkpoint, and others have. The run "
-            "ended while it saved for the first time: start a new one."
-        )
-    return saved

@@ -180,7 +180,7 @@ def _supervise(
     """Runs the program of an experiment from a checkpoint's state on, None from the beginning; returns how it ended."""
     directory = None if experiment.run_directory is None else pathlib.Path(experiment.run_directory).absolute()
     if directory is not None:
-        _forget_killed(directory, program)
+        forget_killed(directory, program)
     evaluations: dict[tuple[str, int], dict[str, float]] = {}
 
     def on_tick(status: dict[str, Any]) -> None:
@@ -200,7 +200,7 @@ def _supervise(
             on_status=on_tick,
         )
     if directory is not None:
-        _check_saved(status)
+        check_saved(status)
     history = sorted(evaluations.values(), key=lambda record: record["steps"])
     return _result(status, experiment.num_steps, history, policies)
 
@@ -312,8 +312,12 @@ def _refuse_on_device(experiment: ExperimentConfig | MultiAgentConfig) -> None:
         )
 
 
-def prepare_launch(experiment: ExperimentConfig, resume: bool, config: dict[str, Any]) -> checkpoint.Checkpoint | None:
-    """Looks at the run folder before anything is started; the checkpoint to go on from, if any."""
+def check_launchable(experiment: ExperimentConfig) -> None:
+    """Refuses what only a run in one process has.
+
+    Raises:
+        ConfigError: it films itself, is on the device or begins with data.
+    """
     if experiment.video_period:
         raise ConfigError(
             "video_period: only a run in one process films itself, since the evaluator of a program may be on another "
@@ -322,6 +326,11 @@ def prepare_launch(experiment: ExperimentConfig, resume: bool, config: dict[str,
         )
     _refuse_on_device(experiment)
     refuse_prior_data(experiment)
+
+
+def prepare_launch(experiment: ExperimentConfig, resume: bool, config: dict[str, Any]) -> checkpoint.Checkpoint | None:
+    """Looks at the run folder before anything is started; the checkpoint to go on from, if any."""
+    check_launchable(experiment)
     directory = check_run_directory(experiment, resume)
     if directory is None:
         return None
@@ -341,14 +350,14 @@ def prepare_launch(experiment: ExperimentConfig, resume: bool, config: dict[str,
     return found
 
 
-def _check_saved(status: dict[str, Any]) -> None:
+def check_saved(status: dict[str, Any]) -> None:
     """Raises ProgramError where the learner could not write the last checkpoint as it stopped."""
     for node in status["nodes"].values():
         if node["role"] == "learner" and node["state"] == "failed":
             raise ProgramError(f"The run has stopped, and its last checkpoint was not written: {node['last_error']}")
 
 
-def _forget_killed(directory: pathlib.Path, program: Program) -> None:
+def forget_killed(directory: pathlib.Path, program: Program) -> None:
     """Frees the shared memory of the run's last program, whose ``board.json`` is there if it was killed."""
     with contextlib.suppress(OSError, ValueError, LookupError):
         forget_parameters(read_json(directory / "board.json")["run_id"], program.nodes)

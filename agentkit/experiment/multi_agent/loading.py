@@ -32,10 +32,12 @@ from agentkit.experiment.policies.loaded_policy import LoadedPolicy, Origin
 from agentkit.experiment.policies.loading import is_policy_file, load_one_agent
 from agentkit.experiment.policies.policy_file import PolicyFile
 from agentkit.experiment.policies.restore_policy import check_fits, find_checkpoint, parse_step, placeholders
+from agentkit.experiment.runs.config_json import learner_parts
 from agentkit.experiment.runs.learner_folders import (
     all_learners,
     frozen_file,
     is_launched,
+    learner_folder,
     learner_folders,
     pools_folder,
 )
@@ -266,7 +268,8 @@ def load(
     Args:
         path: a run folder, or the experiment of one agent that was run in one; what `LoadedPolicy.save` or `push`
             wrote, file or folder; or ``hf:owner/name`` on the Hugging Face hub.
-        policy: of a run of several agents, the policy's id; None for the only one that learned.
+        policy: of a run of several agents, the policy's id, and of several learners, the learner's; None for the only
+            one that learned.
         checkpoint: of a run folder: "newest", "best" (see `callbacks.keep_best`), or a step that has one.
         explore: whether to act as in training; else as in evaluation.
         seed: of what is sampled.
@@ -287,6 +290,9 @@ def load(
         and is_of_several_agents(path)
     ):
         return load_multi_agent(path, policy, **given)
+    if isinstance(path, str | pathlib.Path) and (parts := learner_parts(path)):
+        learner_id = _choose_policy(path, policy, [part.name for part in parts])
+        return load_one_agent(learner_folder(path, learner_id), **given)
     if policy is not None:
         raise ConfigError(f"policy: {path} is no run of several agents; leave out {policy!r}.")
     return load_one_agent(path, **given)

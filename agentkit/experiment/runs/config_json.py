@@ -33,6 +33,10 @@ _PACKAGES = (
 )
 
 
+LEARNERS = "learners"
+"""Folder in the run's: what each learner of a program of several has for itself."""
+
+
 def check_run_directory(experiment: RunConfig, resume: bool) -> pathlib.Path | None:
     """Returns the experiment's run folder; None if it has none.
 
@@ -44,6 +48,11 @@ def check_run_directory(experiment: RunConfig, resume: bool) -> pathlib.Path | N
             raise ConfigError("To resume, an experiment needs the run_directory it was saved in.")
         return None
     directory = pathlib.Path(experiment.run_directory)
+    if (parts := learner_parts(directory)) and not resume:
+        raise ConfigError(
+            f"{directory} has a run of several learners in it already ({names_of(parts)}). Go on with it by the code "
+            "that made it, with resume=True, or choose another run_directory."
+        )
     if (directory / "config.json").exists() and not resume:
         raise ConfigError(
             f"{directory} has a run in it already. Go on with it by resume=True (agentkit train --resume "
@@ -52,13 +61,32 @@ def check_run_directory(experiment: RunConfig, resume: bool) -> pathlib.Path | N
     return directory
 
 
+def learner_parts(directory: str | pathlib.Path) -> list[pathlib.Path]:
+    """Returns the folders of the learners of a program of several, each that of a run of one agent; else none."""
+    return sorted(path.parent for path in pathlib.Path(directory, LEARNERS).glob("*/config.json"))
+
+
+def names_of(parts: Sequence[pathlib.Path]) -> str:
+    """Returns the names of several learners for a message, by their folders."""
+    return ", ".join(path.name for path in parts)
+
+
 def write_config(
     experiment: RunConfig,
     directory: pathlib.Path,
     launch: dict[str, Any] | None = None,
     offline: dict[str, Any] | None = None,
+    learners: Sequence[str] = (),
 ) -> None:
-    """Writes ``config.json``: the experiment, how it was launched or its data, versions, and the command."""
+    """Writes ``config.json``: the experiment, how it was launched or its data, versions, and the command.
+
+    Args:
+        experiment: the run's.
+        directory: its folder, which is made if needed.
+        launch: of a launched run, how.
+        offline: of a run from data alone, its data.
+        learners: of a program of several learners, the names of all; the folder is that of one of them.
+    """
     found = {"agentkit": __version__}
     for package in _PACKAGES:
         try:
@@ -69,6 +97,7 @@ def write_config(
         **experiment.describe(),
         **({} if launch is None else {"launch": launch}),
         **({} if offline is None else {"offline": offline}),
+        **({"learners": list(learners)} if learners else {}),
         "versions": {"python": platform.python_version(), **found},
         "command": _without_secrets(sys.argv),
     }
@@ -117,6 +146,12 @@ def read_record(directory: str | pathlib.Path) -> dict[str, Any]:
         ConfigError: there is none, or it is damaged.
     """
     path = pathlib.Path(directory) / "config.json"
+    if not path.is_file() and (parts := learner_parts(directory)):
+        raise ConfigError(
+            f"{directory} is the folder of a program of several learners ({names_of(parts)}). Each has a run folder of "
+            f"its own in it, to load and to evaluate, such as {parts[0]}; the code that made the program goes on with "
+            "all of them, with resume=True."
+        )
     if not path.is_file():
         inside = sorted(path.parent.glob("*/config.json"))  # Of a group of seeds.
         advice = f"Runs are in it, such as {inside[0].parent}." if inside else "Give the folder that train made."

@@ -32,14 +32,15 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "opponents": (dict, _NONE),
     "count_steps_by": (str,),
     "launch": (dict,),
+    "learners": (list,),
     "offline": (dict,),
     "versions": (dict,),
     "command": (list,),
 }
 _NAMES = {*_KINDS, *(field.name for field in dataclasses.fields(ExperimentConfig))}
 _OF_SEVERAL = {"policies", "policy_of", "opponents", "count_steps_by"}
-_OF_ONE = {"agent_parts", "agent_code", "columns", "devices", "evaluation_samples", "init_checkpoint", "offline",
-           "video_period", "workers"}  # fmt: skip
+_OF_ONE = {"agent_parts", "agent_code", "columns", "devices", "evaluation_samples", "init_checkpoint", "learners",
+           "offline", "video_period", "workers"}  # fmt: skip
 
 
 class _Form(NamedTuple):

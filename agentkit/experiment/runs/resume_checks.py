@@ -11,7 +11,7 @@ from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment.config import callback_record, identity
 from agentkit.experiment.config.recipes import names_only
 from agentkit.experiment.config.run_config import RunConfig
-from agentkit.experiment.runs.config_json import check_run_directory, read_record, write_config
+from agentkit.experiment.runs.config_json import check_run_directory, learner_parts, names_of, read_record, write_config
 
 
 @final
@@ -41,14 +41,25 @@ def check_command(command: str, directory: pathlib.Path) -> None:
     Raises:
         CheckpointError: it names the command that does go on.
     """
+    if parts := learner_parts(directory):
+        raise _goes_on_together(directory, names_of(parts))
     if not (directory / "config.json").is_file():
         return
     record = read_record(directory)
+    if "learners" in record:
+        raise _goes_on_together(directory, ", ".join(record["learners"]))
     begun_by = command_of(record)
     if begun_by != command:
         raise CheckpointError(
             f"{directory} is of {_RUNS[begun_by]}: use agentkit {begun_by} --resume.{other_way(command, record)}"
         )
+
+
+def _goes_on_together(directory: pathlib.Path, names: str) -> CheckpointError:
+    return CheckpointError(
+        f"{directory} is of a program of several learners ({names}), which go on together: run the code that made the "
+        "program again, with resume=True."
+    )
 
 
 def refuse_launched(directory: pathlib.Path) -> None:

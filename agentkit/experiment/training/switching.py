@@ -15,7 +15,7 @@ from agentkit import checkpoint
 from agentkit.errors import AgentkitError, CheckpointError, ConfigError
 from agentkit.experiment.runs.config_json import read_record
 from agentkit.experiment.runs.lock import run_lock
-from agentkit.experiment.runs.resume_checks import REPLAYS, ResumeError, command_of, why_not_switched
+from agentkit.experiment.runs.resume_checks import REPLAYS, ResumeError, check_command, command_of, why_not_switched
 from agentkit.experiment.training.carrying import carry, drop_others
 
 
@@ -34,12 +34,14 @@ def switched(run_directory: str | pathlib.Path, command: str, replay: object) ->
     Raises:
         ConfigError: no run folder; the run cannot go on so, and why; or it goes on now.
         ResumeError: of several agents, no checkpoint has what is to be carried, or the disk refuses.
+        CheckpointError: the run is one of several learners, which go on together.
     """
     if replay != REPLAYS[command]:
         yield
         return
     record, directory = read_record(run_directory), pathlib.Path(run_directory)
     begun_by = command_of(record)
+    check_command(begun_by, directory)  # Nor does one of several learners go on alone.
     if begun_by == command:
         if record.get("replay") != REPLAYS[command]:
             raise ConfigError(f"{directory} was begun with replay={record.get('replay')!r:.80}. Leave --replay out.")

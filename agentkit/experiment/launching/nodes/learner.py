@@ -23,7 +23,7 @@ from agentkit.experiment.launching.sharing.common import (
     contents_seconds,
     count_dropped,
     find_spec,
-    keep_policy_apart,
+    keep_learner_apart,
     log,
     newest_checkpoint,
     num_items,
@@ -51,7 +51,7 @@ DRAIN_SECONDS = 60.0
 def learner_node(
     context: NodeContext, experiment: ExperimentConfig, spec: EnvironmentSpec | None,
     replay: Mapping[str, Any] | Sequence[Mapping[str, Any]], *,
-    listen: str = "lo", publish_seconds: float = PUBLISH_SECONDS, policy_id: str | None = None,
+    listen: str = "lo", publish_seconds: float = PUBLISH_SECONDS, learner_id: str | None = None,
     learned_share: float | None = None,
 ) -> None:  # fmt: skip
     """Learns until it is told to stop; its endpoint says where the parameters are.
@@ -63,15 +63,15 @@ def learner_node(
         replay: the endpoint of the replay node to learn from, or a list of those of several, used in turn.
         listen: the network device for nodes on other hosts, see `transports.make_publisher`.
         publish_seconds: between two publications, at least; 0 publishes every update.
-        policy_id: of several agents, whose policy it learns; its checkpoints are in a folder of their own.
+        learner_id: of several learners, its name, such as the policy that it learns; it saves in a folder of its own.
         learned_share: of several agents' actions, the share that it learns from, on average.
     """
     label = "learner"
-    if policy_id is None:
+    if learner_id is None:
         _check_is_the_first(context)
     else:
-        keep_policy_apart(context, policy_id)
-        label = f"learner-{policy_id}"
+        keep_learner_apart(context, learner_id)
+        label = f"learner-{learner_id}"
     refuse_prior_data(experiment)
     devices = learner_devices(experiment.devices)
     spec = spec or find_spec(experiment)
@@ -138,8 +138,8 @@ def _key(experiment: ExperimentConfig) -> Any:
 def _check_is_the_first(context: NodeContext) -> None:
     if context.index > 0 and context.run_directory is not None:
         raise ConfigError(
-            f"{context.name} would write the same checkpoints as learner-0. Run a program of several learners "
-            "without a run folder."
+            f"{context.name} would write the same checkpoints as learner-0. Give each learner and its replay a "
+            "learner_id, and run the program by experiment.run_learners, as examples/plans/two_learners.py does."
         )
 
 

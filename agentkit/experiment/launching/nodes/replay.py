@@ -25,7 +25,7 @@ from agentkit.experiment.launching.sharing.common import (
     STATUS_SECONDS,
     contents_seconds,
     find_spec,
-    keep_policy_apart,
+    keep_learner_apart,
     listen_at,
     log,
     newest_step,
@@ -46,7 +46,7 @@ _THIS_PROCESS = secrets.token_hex(8)
 
 def replay_node(
     context: NodeContext, experiment: ExperimentConfig, spec: EnvironmentSpec | None = None, *,
-    listen: str = "lo", port: int | None = None, policy_id: str | None = None,
+    listen: str = "lo", port: int | None = None, learner_id: str | None = None,
 ) -> None:  # fmt: skip
     """Serves the agent's tables, and says when all steps are taken.
 
@@ -56,10 +56,10 @@ def replay_node(
         spec: the environment's; None looks at one.
         listen: the network device to listen on; "lo" is this machine alone.
         port: None finds a free one, and keeps it when the node is started again.
-        policy_id: of several agents, whose policy learns from it; see `learner_node`.
+        learner_id: of several learners, the one that learns from it; see `learner_node`.
     """
-    if policy_id is not None:
-        keep_policy_apart(context, policy_id)
+    if learner_id is not None:
+        keep_learner_apart(context, learner_id)
     spec = spec or find_spec(experiment)
     folder, contents = context.run_directory, contents_name(context.name)
     if folder is not None and context.incarnation == 0:  # Of an earlier program: this one begins from a checkpoint.

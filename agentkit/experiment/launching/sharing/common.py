@@ -105,10 +105,10 @@ def listen_at(
     return found
 
 
-def keep_policy_apart(context: NodeContext, policy_id: str) -> None:
-    """Gives a node, of the learner or the replay of one of several policies, that policy's part of the run folder."""
+def keep_learner_apart(context: NodeContext, learner_id: str) -> None:
+    """Gives a node, one of several learners or its replay, that learner's part of the run folder."""
     if context.run_directory is not None:
-        context.run_directory = learner_folder(context.run_directory, policy_id)
+        context.run_directory = learner_folder(context.run_directory, learner_id)
         context.run_directory.mkdir(parents=True, exist_ok=True)
 
 
