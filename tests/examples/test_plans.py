@@ -105,8 +105,8 @@ def test_synchronous_keeps_the_ratio_and_the_newest_parameters():
 
 
 @pytest.mark.full
-def test_both_learners_learn_from_one_actor():
-    output = run("two_learners")
+def test_both_learners_learn_from_one_actor_and_go_on_from_their_folder(tmp_path):
+    output = run("two_learners", "--run-directory", str(tmp_path / "run"))
     (active, updates), (passive, others) = (
         find(rf"{name}: return (-?[\d.]+) after (\d+) updates", output) for name in ("active", "passive")
     )
@@ -115,6 +115,11 @@ def test_both_learners_learn_from_one_actor():
     assert updates > 500 and others > 500
     (steps,) = find(r"(\d+) steps of one actor", output)
     assert steps >= 4_000
+    output = run(
+        "two_learners", "--run-directory", str(tmp_path / "run"), "--resume", "--num_steps", str(int(steps) + 200)
+    )
+    for name, before in (("active", updates), ("passive", others)):
+        assert find(rf"{name}: return -?[\d.]+ after (\d+) updates", output)[0] > before
 
 
 @pytest.mark.full

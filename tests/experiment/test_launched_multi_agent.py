@@ -107,7 +107,7 @@ def test_what_does_not_go_on_with_a_run_is_refused(run, tmp_path):
         launch(config(run, seed=2), resume=True)
     copy = shutil.copytree(run, tmp_path / "copy")
     shutil.rmtree(copy / "learners" / "row")
-    with pytest.raises(ResumeError, match="the policies row have no checkpoint, and others have"):
+    with pytest.raises(ResumeError, match="the learners row have no checkpoint, and others have"):
         agentkit.resume_launch(copy, num_steps=300)
     agentkit.run(config(tmp_path / "alone", num_steps=40))
     with pytest.raises(ConfigError, match=r"was not launched\. Go on with: agentkit train --resume"):
