@@ -34,7 +34,8 @@ _SWEEP_KEYS = (
 )
 _INTERVAL_KEYS = ("low", "high", "log", "num")
 _NOT_IN_A_FILE = (
-    "help", "seed", "seeds", "jobs", "out", "run_directory", "show_config", "resume", "profile", "jax_trace", "import"
+    "help", "seed", "seeds", "jobs", "out", "run_directory", "config", "show_config", "resume", "profile", "jax_trace",
+    "import",
 )  # fmt: skip
 _TABLES = ("set", "env_set")
 _SEARCHED_OPTIONS = ("num_envs", "replay")
