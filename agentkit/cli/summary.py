@@ -42,12 +42,14 @@ def finish(
         say(no_update(result.steps))
     for line in returns(directory, word):
         say(line)
-    twice = int(float(f"{2 * result.steps:.2g}"))  # Of a program that ended at 3,007 steps: 6,000.
+    more = ""
+    if result.steps >= _total(directory):  # Else a callback has stopped it, and some of its steps are left.
+        more = f" --{word}s {int(float(f'{2 * result.steps:.2g}')):_}"  # Of a program that ended at 3,007 steps: 6,000.
     print(f"Saved {directory}. Next:")
     best = " --checkpoint best" if (Path(directory) / "best").exists() else ""  # As `callbacks.keep_best` keeps it.
     print(f"  {command_line('evaluate', directory, imports=imports)}{best}")
     print(f"  {command_line('plot', directory)}")
-    print(f"  {resume} --{word}s {twice:_}")
+    print(f"  {resume}{more}")
     return 0
 
 
@@ -76,6 +78,15 @@ def returns(directory: str | os.PathLike[str], word: str = "step") -> list[str]:
     if best is last or best["episode_return"] == last["episode_return"] == highest["episode_return"]:
         return [f"{said} and {rule.removeprefix('the ')}."]
     return [f"{said}; {best['episode_return']:,.1f} at {word} {best['steps']:,.0f}, {rule}."]
+
+
+def _total(directory: str | os.PathLike[str]) -> int:
+    """Returns the steps or updates that a run was to take; 0 where its folder does not say."""
+    from agentkit.experiment import read_record
+
+    with contextlib.suppress(AgentkitError):
+        return int(read_record(os.fspath(directory))["num_steps"])
+    return 0
 
 
 def _kept(directory: str | os.PathLike[str]) -> tuple[int | None, str]:

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from agentkit.agents import dqn
 from agentkit.cli import main
 from agentkit.cli.looking import status
 from agentkit.cli.summary import finish
@@ -15,8 +16,9 @@ from agentkit.cli.values.presets import choose_preset
 from agentkit.cli.words.parser import parse
 from agentkit.distributed import ProgramError
 from agentkit.errors import ConfigError
-from agentkit.experiment import sweeps
+from agentkit.experiment import ExperimentConfig, sweeps
 from agentkit.experiment.launching import external
+from agentkit.experiment.runs.config_json import write_config
 from agentkit.experiment.sweeps import seeds
 
 FOLDER = "my runs/it's $HOME; 1"
@@ -39,6 +41,15 @@ def test_after_a_training(capsys, tmp_path, interrupted):
         [*resume, "--steps", "200"],
     ]
     assert printed(capsys.readouterr().out) == ([resume] if interrupted else again)
+
+
+def test_after_a_callback_has_stopped_a_training(capsys, tmp_path):
+    """It goes on to its own total, and to a larger one only where it has taken all its steps."""
+    plan = ExperimentConfig(dqn.make_agent(), "agentkit:catch", 60, run_directory=tmp_path)
+    write_config(plan, tmp_path)
+    for steps, more in ((6, []), (60, ["--steps", "120"])):
+        finish(SimpleNamespace(interrupted=False, stopped_by="enough", steps=steps, updates=9), tmp_path, "train")
+        assert printed(capsys.readouterr().out)[-1] == ["agentkit", "train", "--resume", str(tmp_path), *more]
 
 
 @pytest.mark.parametrize("state", ["finished", "stopped", "failed"])

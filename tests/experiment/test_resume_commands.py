@@ -1,14 +1,17 @@
-"""A run that was killed before its first checkpoint goes on by the command that began it, and by no other."""
+"""A run goes on by the command that began it, and by no other, and not to fewer steps than it has taken."""
 
+import dataclasses
 import functools
 
 import pytest
 
 import agentkit
+from agentkit import checkpoint
 from agentkit.agents import discrete_cql, dqn
 from agentkit.errors import ConfigError
 from agentkit.experiment.launching.external import host_run
 from agentkit.experiment.runs.config_json import write_config
+from agentkit.experiment.runs.learner_folders import learner_folder
 from agentkit.loggers import CsvLogger
 from tests.agents import offline_data
 
@@ -65,6 +68,23 @@ def test_another_command_refuses_it_and_leaves_it_as_it_is(command, make, go_on,
     before = contents(tmp_path)
     with pytest.raises(ConfigError, match=f"agentkit {begun} --resume"):
         go_on(tmp_path if make == "folder" else make(tmp_path))
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("command", "make"), [(command, make) for command, make in GO_ON if make in (of_one, of_several, of_data)]
+)
+def test_fewer_steps_than_were_taken_are_refused_and_leave_it_as_it_is(command, make, tmp_path):
+    plan, fewer = make(tmp_path), {"num_updates": 30} if make is of_data else {"num_steps": 30}
+    written = plan.as_experiment() if make is of_data else plan
+    write_config(written, tmp_path, **BEGUN[command])
+    apart = (command, make) == ("launch", of_several)
+    for folder in [learner_folder(tmp_path, name) for name in plan.policies] if apart else [tmp_path]:
+        state = {"experiment": written.describe(), "offline": make is of_data}
+        checkpoint.write(folder / "checkpoints", 40, state, max_to_keep=1)
+    before = contents(tmp_path)
+    with pytest.raises(ConfigError, match=f"has 40 (steps|updates) already, and {next(iter(fewer))}=30 "):
+        GO_ON[command, make](dataclasses.replace(plan, **fewer))
     assert contents(tmp_path) == before
 
 

@@ -81,7 +81,7 @@ def launch(arguments: argparse.Namespace) -> int:
         return _show(functools.partial(experiment.launch, plan, **chosen), plan.run_directory, arguments)
 
 
-def chosen_replay(arguments: argparse.Namespace) -> dict[str, str]:
+def chosen_replay(arguments: argparse.Namespace) -> dict[str, Any]:
     """Returns what ``--replay`` says of an experiment's replay; nothing where it is not given."""
     return {} if arguments.replay is None else {"replay": arguments.replay}
 

@@ -29,7 +29,7 @@ from agentkit.experiment.multi_agent.parts import check_same_policies, keep_froz
 from agentkit.experiment.multi_agent.players import Player, Trained
 from agentkit.experiment.runs.config_json import check_run_directory, read_record, write_config
 from agentkit.experiment.runs.learner_folders import newest_of_each
-from agentkit.experiment.runs.resume_checks import ResumeError, check_code, check_command, check_same_as
+from agentkit.experiment.runs.resume_checks import ResumeError, check_code, check_command, check_same_as, check_total
 from agentkit.experiment.training.carrying import drop_others
 
 
@@ -150,6 +150,9 @@ def _find_saved(config: MultiAgentConfig, directory: pathlib.Path, trained: list
         check_command("launch", directory)
         check_same_policies(config, record, directory)
         check_same_as(record, config, f"The run {directory}")
-        return newest_of_each(directory, [each.policy_id for each in trained])
+        found = newest_of_each(directory, [each.policy_id for each in trained])
+        for each in found.values():
+            check_total(config, each)
+        return found
     except CheckpointError as error:
         raise ResumeError(str(error)) from error

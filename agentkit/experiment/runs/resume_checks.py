@@ -138,13 +138,31 @@ def check_same(experiment: RunConfig, found: checkpoint.Checkpoint) -> None:
     Warns of callbacks that are missing and do not change the training.
 
     Raises:
-        CheckpointError: it names the part.
+        CheckpointError: it names the part; or the total is as `check_total` refuses it.
     """
     check_same_as(found.state["experiment"], experiment, f"The checkpoint {found.path}")
+    check_total(experiment, found)
     if experiment.num_envs is not None or isinstance(experiment.environment, str):
         check_num_envs(
             experiment, found
         )  # Else a batch may be handed in, which is asked for its number once it is made.
+
+
+def check_total(experiment: RunConfig, found: checkpoint.Checkpoint) -> None:
+    """Refuses a lower total than before that the run is past already.
+
+    The last round of a run may take it past its own total, with which it may be resumed.
+
+    Raises:
+        CheckpointError: it says how far the run is.
+    """
+    total = experiment.num_steps
+    if total < min(found.step, found.state["experiment"].get("num_steps", 0)):
+        units = "updates" if found.state.get("offline") else "steps"
+        raise CheckpointError(
+            f"The checkpoint {found.path} has {found.step:,} {units} already, and num_{units}={total:_} (--{units}) is "
+            "the total, those included. Give a larger one, or leave it out."
+        )
 
 
 def check_same_as(saved: Mapping[str, Any], experiment: RunConfig, where: str) -> None:
