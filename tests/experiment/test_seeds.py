@@ -13,9 +13,12 @@ import pytest
 
 import agentkit
 from agentkit.agents import dqn
+from agentkit.callbacks import stop_at
 from agentkit.cli import main
 from agentkit.errors import ConfigError
-from agentkit.experiment.sweeps.jobs import OUTPUT_FILE, read_outcome, read_progress
+from agentkit.experiment.sweeps import seeds
+from agentkit.experiment.sweeps.job_process import run_job
+from agentkit.experiment.sweeps.jobs import OUTPUT_FILE, read_outcome, read_progress, write_outcome
 from agentkit.experiment.sweeps.seeds import RunsFailedError, read_group, run_seeds
 from agentkit.loggers import read_csv
 
@@ -98,11 +101,56 @@ def test_the_command_line_goes_on_with_a_group_by_its_folder(tmp_path):
     assert "goes on without it" not in (group / "seed3" / OUTPUT_FILE).read_text()
 
 
+class InThisProcess:
+    """Stands in for `jobs.JobProcesses`: a run has ended as soon as it is started."""
+
+    running = ()
+
+    def __init__(self, threads):
+        self._ended = []
+
+    def start(self, job):
+        outcome = run_job(job)
+        write_outcome(job.directory, outcome)
+        self._ended.append((job, outcome))
+
+    def poll(self):
+        ended, self._ended = self._ended, []
+        return ended
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        pass
+
+
+def test_a_run_that_a_callback_has_ended_says_so_and_goes_on_with_another_one(tmp_path, monkeypatch, capsys):
+    """In the landing tier, since it alone notices that a group shows as taken the steps that were asked for."""
+    monkeypatch.setattr(seeds, "JobProcesses", InThisProcess)
+    plan = experiment(tmp_path, num_steps=30, evaluation_period=10, evaluation_episodes=1, progress=True)
+
+    def end_of(callback, num_steps=30, resume=True):
+        changed = dataclasses.replace(plan, callbacks=[callback], num_steps=num_steps)
+        (result,) = run_seeds(changed, [0], resume=resume)
+        return result.state, result.steps, result.stopped_by, capsys.readouterr().err
+
+    state, steps, stopped_by, said = end_of(stop_at(-5), resume=False)
+    assert (state, steps) == ("finished", 10) and stopped_by.endswith("reached -5")
+    assert f"seed 0 finished at step 10: {stopped_by}\n" in said and "10/30" in said
+    assert end_of(stop_at(-5))[1] == 10, "the same callback has ended it"
+    assert end_of(stop_at(5))[:3] == ("finished", 30, "")
+    assert read_group(tmp_path)[0].callbacks == (stop_at(5),), "what the next resume goes on with"
+    assert end_of(stop_at(-5))[1] == 30, "it has taken all its steps"
+    with pytest.raises(ConfigError, match=r"has 30 steps already, and num_steps=20 \(--steps\) is the total"):
+        end_of(stop_at(5), num_steps=20)
+
+
 @pytest.mark.both_stacks
-@pytest.mark.parametrize("seeds", [[], [0, 0], [-1], [2**31], ["0"]])
-def test_impossible_seeds_are_refused_before_there_is_a_folder(tmp_path, seeds):
+@pytest.mark.parametrize("chosen", [[], [0, 0], [-1], [2**31], ["0"]])
+def test_impossible_seeds_are_refused_before_there_is_a_folder(tmp_path, chosen):
     with pytest.raises(ConfigError, match="seed"):
-        run_seeds(experiment(tmp_path / "group"), seeds)
+        run_seeds(experiment(tmp_path / "group"), chosen)
     assert not (tmp_path / "group").exists()
 
 

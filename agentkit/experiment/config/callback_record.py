@@ -127,7 +127,7 @@ def check_same(saved: Any, now: Any, where: str) -> None:
     """
     before, after = read(saved, f"{where}, "), read(now)
     ones, others = ([each for each in callbacks if each.changes_training] for callbacks in (before, after))
-    if len(ones) != len(others) or not all(a.code.same(b.code) for a, b in zip(ones, others, strict=True)):
+    if not are_same(ones, others):
         raise CheckpointError(
             f"{where} was made with callbacks that change the training: {_names(ones)}; this run has "
             f"{_names(others)}. Give the same ones as callbacks=[...], or start a new run."
@@ -140,6 +140,11 @@ def check_same(saved: Any, now: Any, where: str) -> None:
                 MissingCallbackWarning,
                 stacklevel=2,
             )
+
+
+def are_same(ones: Sequence[SavedCallback], others: Sequence[SavedCallback]) -> bool:
+    """Returns whether callbacks are of the same classes in the same order, with the same settings."""
+    return len(ones) == len(others) and all(a.code.same(b.code) for a, b in zip(ones, others, strict=True))
 
 
 def _names(callbacks: Sequence[SavedCallback]) -> str:

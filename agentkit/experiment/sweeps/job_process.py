@@ -12,6 +12,7 @@ from agentkit.child import die_with
 from agentkit.distributed.worker import exit_with
 from agentkit.errors import AgentkitError
 from agentkit.experiment.local import run
+from agentkit.experiment.policies.result import Result
 from agentkit.experiment.sweeps.jobs import FAILED, FINISHED, STOPPED, Job, Outcome, write_outcome
 
 _MAX_ERROR = 300
@@ -41,7 +42,14 @@ def run_job(job: Job) -> Outcome:
     except BaseException as error:  # SystemExit, too: nothing ends a job unsaid.
         traceback.print_exc()
         return failure(error, num_steps)
-    return Outcome(STOPPED if result.interrupted else FINISHED, num_steps)
+    return outcome_of(result, num_steps)
+
+
+def outcome_of(result: Result, num_steps: int) -> Outcome:
+    """Returns the outcome of a run that no error has ended."""
+    state = STOPPED if result.interrupted else FINISHED
+    stopped_by = (result.stopped_by or "") if result.steps < num_steps else ""
+    return Outcome(state, num_steps, "", result.steps, stopped_by)
 
 
 def failure(error: BaseException, num_steps: int) -> Outcome:

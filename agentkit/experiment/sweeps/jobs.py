@@ -58,11 +58,15 @@ class Outcome(NamedTuple):
         state: `FINISHED`, `STOPPED` (by a signal, saved) or `FAILED`.
         num_steps: what it was asked for.
         error: a line on why it failed; "" if it did not.
+        steps: what it has taken in all; None of one that failed or had not begun.
+        stopped_by: the reason that a callback gave, where one has ended it before `num_steps`; else "".
     """
 
     state: str
     num_steps: int
     error: str = ""
+    steps: int | None = None
+    stopped_by: str = ""
 
 
 class JobProgress(NamedTuple):
@@ -102,7 +106,7 @@ def read_outcome(directory: pathlib.Path) -> Outcome | None:
 
 
 def is_finished(job: Job) -> bool:
-    """Returns True if the run has taken all steps that are asked for now."""
+    """Returns True if the run has taken all steps that are asked for now, or a callback has ended it before that."""
     found = read_outcome(job.directory)
     return found is not None and found.state == FINISHED and found.num_steps >= job.experiment.num_steps
 
@@ -115,7 +119,7 @@ def read_progress(directory: pathlib.Path) -> JobProgress:
     steps += [int(record["steps"]) for record in evaluations[-1:]]
     outcome = read_outcome(directory)
     if outcome is not None and outcome.state == FINISHED:
-        steps.append(outcome.num_steps)
+        steps.append(outcome.num_steps if outcome.steps is None else outcome.steps)  # Older runs have none.
     returns = [float(row["episode_return"]) for row in last]
     return JobProgress(max(steps, default=0), sum(returns) / len(returns) if returns else None, evaluations)
 

@@ -18,7 +18,7 @@ from agentkit.experiment.checks.short_runs import warnings_of
 from agentkit.experiment.config import callback_record
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.multi_agent.config import MultiAgentConfig, multi_agent_from_record
-from agentkit.experiment.runs.config_json import check_run_directory, damaged, experiment_from_record
+from agentkit.experiment.runs.config_json import check_run_directory, damaged, experiment_from_record, read_record
 from agentkit.experiment.runs.lock import run_lock
 from agentkit.experiment.runs.loggers import check_installed
 from agentkit.experiment.sweeps.jobs import (
@@ -43,6 +43,7 @@ from agentkit.loggers.progress import duration
 from agentkit.scratch import make_scratch, remove_scratch
 
 GROUP_FILE = "group.json"
+_CHANGED_BY_RESUME = ("num_steps", "callbacks")
 _COLUMNS = ("seed", "state", "steps", "return", "evaluation", "left")
 _REFRESH_SECONDS = 0.5
 _MAX_SEEDS = 10_000
@@ -53,11 +54,13 @@ class SeedResult(NamedTuple):
 
     Attributes:
         seed: its seed.
-        state: "finished", "stopped" (by a signal, and saved), "failed", or "waiting" if it has not begun.
+        state: "finished" (also where a callback has ended it), "stopped" (by a signal, and saved), "failed", or
+            "waiting" if it has not begun.
         steps: environment steps in all.
         evaluations: the record of each evaluation (``steps``, ``episode_return``, ...).
         run_directory: its run folder; None where nothing is recorded.
         error: a line on why it failed; "" if it did not.
+        stopped_by: the reason that a callback gave, where one has ended it before its last step; else "".
     """
 
     seed: int
@@ -66,6 +69,7 @@ class SeedResult(NamedTuple):
     evaluations: list[dict[str, float]]
     run_directory: pathlib.Path | None
     error: str = ""
+    stopped_by: str = ""
 
 
 @final
@@ -97,11 +101,13 @@ def run_seeds(
         experiment: what to run; its own `seed` is not used. With no `run_directory`, only the results are kept.
         seeds: different whole numbers.
         jobs: processes at a time. Each gets its part of this machine's threads: see `jobs.share_of_threads`.
-        resume: go on with those that have not finished, in the group folder.
+        resume: go on with those that have not finished, in the group folder; where the callbacks are others than
+            before, also with those that one of them had stopped.
         check: raise where a run has failed.
 
     Raises:
-        ConfigError: seeds or jobs are impossible; or the folder has a group in it and `resume` is False, or none.
+        ConfigError: seeds or jobs are impossible; or the folder has a group in it and `resume` is False, or none, or
+            one of runs that have taken more steps than these.
         RunsFailedError: a run failed; its `results` are what is returned otherwise.
     """
     seeds = check_seeds(seeds)
@@ -198,6 +204,10 @@ def _begin_group(
         record = _read_record(folder)
         if sorted(record["seeds"]) != sorted(seeds):
             raise ConfigError(f"{folder} has the seeds {record['seeds']}; this experiment has {list(seeds)}.")
+        _check_total(experiment, folder, record)
+        now = experiment.describe()
+        record["experiment"] |= {name: now[name] for name in _CHANGED_BY_RESUME}  # What the next resume begins with.
+        write_json(folder / GROUP_FILE, record)
         threads: int | None = record.get("threads")
         return threads
     check_run_directory(experiment, resume=False)
@@ -207,6 +217,25 @@ def _begin_group(
     record = {"seeds": list(seeds), "jobs": jobs, "threads": threads, "experiment": experiment.describe()}
     write_json(folder / GROUP_FILE, {**record, "command": list(sys.argv)})
     return threads
+
+
+def _check_total(experiment: ExperimentConfig | MultiAgentConfig, folder: pathlib.Path, record: dict[str, Any]) -> None:
+    """Refuses a lower total than before that a run of the group is past already; see `resume_checks.check_total`."""
+    taken = max(read_progress(folder / f"seed{seed}").steps for seed in record["seeds"])
+    if experiment.num_steps < min(taken, record["experiment"].get("num_steps", 0)):
+        raise ConfigError(
+            f"A run of {folder} has {taken:,} steps already, and num_steps={experiment.num_steps:_} (--steps) is the "
+            "total, those included. Give a larger one, or leave it out."
+        )
+
+
+def _is_done(job: Job) -> bool:
+    """Returns True if a run has taken all steps that are asked for, or the callbacks that it has now have ended it."""
+    outcome = read_outcome(job.directory)
+    if outcome is None or not is_finished(job) or not outcome.stopped_by:
+        return is_finished(job)
+    saved = callback_record.read(read_record(job.directory)["callbacks"])
+    return callback_record.are_same(saved, callback_record.read(callback_record.describe(job.experiment.callbacks)))
 
 
 def _run_group(
@@ -223,7 +252,7 @@ def _run_group(
         )
         for seed in seeds
     }
-    waiting = [job for job in jobs.values() if not is_finished(job)]
+    waiting = [job for job in jobs.values() if not _is_done(job)]
     together = _share_a_program(experiment)
     if together:  # All together, so that the program, and so each bit, is the same as before a resume.
         waiting, num_jobs = list(jobs.values()) if waiting else [], len(jobs)
@@ -263,6 +292,8 @@ def describe_end(job: Job, outcome: Outcome) -> str:
     evaluation = f", evaluation return {_last_return(progress.evaluations)}" if progress.evaluations else ""
     if outcome.state == STOPPED:
         return f"{job.name} stopped at step {progress.steps:,} and saved{evaluation}"
+    if outcome.stopped_by:
+        return f"{job.name} finished at step {progress.steps:,}: {outcome.stopped_by}"
     learned_nothing = bool(progress.evaluations) and progress.evaluations[-1].get("updates") == 0
     return f"{job.name} finished {progress.steps:,} steps{evaluation}{', without an update' if learned_nothing else ''}"
 
@@ -273,8 +304,10 @@ def _last_return(evaluations: list[dict[str, float]]) -> str:
 
 def _result(seed: int, job: Job) -> SeedResult:
     outcome, progress = read_outcome(job.directory), read_progress(job.directory)
-    state, error = ("waiting", "") if outcome is None else (outcome.state, outcome.error)
-    return SeedResult(seed, state, progress.steps, progress.evaluations, job.directory, error)
+    ended = Outcome("waiting", job.experiment.num_steps) if outcome is None else outcome
+    return SeedResult(
+        seed, ended.state, progress.steps, progress.evaluations, job.directory, ended.error, ended.stopped_by
+    )
 
 
 @final
@@ -309,5 +342,5 @@ class _View:
 
 
 def all_finished(results: Sequence[SeedResult]) -> bool:
-    """Returns True if every run has taken all its steps."""
+    """Returns True if every run has taken all its steps, or a callback has ended it."""
     return all(result.state == FINISHED for result in results)

@@ -27,8 +27,8 @@ from agentkit.experiment.on_device.work import ActAndLearnOnDevice
 from agentkit.experiment.policies.agent_parts import AgentParts
 from agentkit.experiment.runs.lock import run_lock
 from agentkit.experiment.runs.resume_checks import prepare
-from agentkit.experiment.sweeps.job_process import failure
-from agentkit.experiment.sweeps.jobs import FINISHED, OUTPUT_FILE, STOPPED, Job, Outcome, forget_outcome, write_outcome
+from agentkit.experiment.sweeps.job_process import failure, outcome_of
+from agentkit.experiment.sweeps.jobs import OUTPUT_FILE, Job, Outcome, forget_outcome, write_outcome
 from agentkit.experiment.sweeps.varied_settings import changed_config, check_traced, find_settings, with_settings
 from agentkit.experiment.training.hooks import Hooks
 from agentkit.experiment.training.signals import StopOnSignal
@@ -129,7 +129,7 @@ class JobsTogether:
                 return None
             training.finish()
             assert training.result is not None, "finish sets it"
-            outcome = Outcome(STOPPED if training.result.interrupted else FINISHED, num_steps)
+            outcome = outcome_of(training.result, num_steps)
             member.stack.close()
             write_outcome(member.job.directory, outcome)
         except Exception as error:
