@@ -253,13 +253,13 @@ def _run_group(
         for seed in seeds
     }
     waiting = [job for job in jobs.values() if not _is_done(job)]
-    together = _share_a_program(experiment)
-    if together:  # All together, so that the program, and so each bit, is the same as before a resume.
+    together, done = _share_a_program(experiment), {job.name for job in jobs.values()} - {job.name for job in waiting}
+    if together:  # All have a place, so that the program, and so each bit, is the same as before a resume.
         waiting, num_jobs = list(jobs.values()) if waiting else [], len(jobs)
     with (
         StopOnSignal() as stop,
         RunsTable(quiet=not experiment.progress) as table,
-        JobsTogether(stop) if together else JobProcesses(threads) as processes,
+        JobsTogether(stop, done) if together else JobProcesses(threads) as processes,
     ):
         if isinstance(experiment, ExperimentConfig):  # To count several agents would take an environment.
             for line in warnings_of(experiment):

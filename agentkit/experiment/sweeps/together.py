@@ -10,7 +10,7 @@ import copy
 import dataclasses
 import functools
 import traceback
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Self, final
 
 import jax
@@ -63,12 +63,18 @@ class JobsTogether:
     One that fails does not stop the others. All begin and compile together, so start all before the first `poll`.
     """
 
-    def __init__(self, stop: StopOnSignal):
-        """Takes what says that a signal asks for the end, which evaluations do not wait for."""
+    def __init__(self, stop: StopOnSignal, done: Collection[str] = ()):
+        """Takes what says that a signal asks for the end, which evaluations do not wait for.
+
+        Args:
+            stop: see above.
+            done: names of jobs that are started for their places in the program alone, and stay as they are.
+        """
         self._stop = stop
+        self._done = done
         self._waiting: list[Job] = []
         self._members: list[_Member] = []
-        self._learners: list[Learner] = []  # By place; of a run that could not be taken up, one that waits.
+        self._learners: list[Learner] = []  # By place; of a run that is done or could not be taken up, one that waits.
         self._population: Population | None = None
         self._stack = contextlib.ExitStack()
 
@@ -77,13 +83,14 @@ class JobsTogether:
         """Returns the names of the jobs that run."""
         return (
             *(member.job.name for member in self._members if not member.has_ended),
-            *(j.name for j in self._waiting),
+            *(job.name for job in self._waiting if job.name not in self._done),
         )
 
     def start(self, job: Job) -> None:
-        """Has a run begin, or go on, with the next population."""
-        job.directory.mkdir(parents=True, exist_ok=True)
-        forget_outcome(job.directory)
+        """Has a run begin, or go on, with the next population; one that is done only has its place there."""
+        if job.name not in self._done:
+            job.directory.mkdir(parents=True, exist_ok=True)
+            forget_outcome(job.directory)
         self._waiting.append(job)
 
     def poll(self) -> list[tuple[Job, Outcome]]:
@@ -158,7 +165,7 @@ class JobsTogether:
             )
             check_settings(experiment)
             try:
-                runs.append((job, _open(job, experiment, stack)))
+                runs.append((job, _open(job, experiment, stack, is_done=job.name in self._done)))
             except AgentkitError as error:
                 failed.append((job, self._fail(job, stack, error)))
         if runs:
@@ -174,7 +181,7 @@ class JobsTogether:
         return failed
 
     def _build(self, runs: list[tuple[Job, Run]]) -> list[tuple[Job, Outcome]]:
-        """Makes the population; returns the jobs that cannot be taken up, whose places wait."""
+        """Makes the population; returns the jobs that cannot be taken up, whose places wait like those of done ones."""
         experiments = [run.experiment for _, run in runs]
         watch = self._stack.enter_context(open_watch(experiments[0]))
         parts = find_parts(experiments[0], max(0 if run.found is None else run.found.step for _, run in runs))
@@ -187,11 +194,14 @@ class JobsTogether:
         for i, (job, run) in enumerate(runs):
             networks = run.experiment.agent.make_networks(parts.spec) if settings else None
             learner_key = keys_of(run.experiment.seed)[0]
+            if job.name in self._done:
+                self._learners.append(_waiting_learner(parts, learner_key))
+                continue
             try:
                 training = build_run(run, own_parts, functools.partial(Member, population, i), watch, memory, networks)
             except Exception as error:
                 failed.append((job, self._fail(job, run.stack, error)))
-                self._learners.append(Learner(parts.agent.compiled_update, iter(()), learner_key))
+                self._learners.append(_waiting_learner(parts, learner_key))
                 continue
             assert isinstance(training.work, ActAndLearnOnDevice), "build_run makes it"
             assert isinstance(training.learner, Learner), "build_run makes it, too"
@@ -213,8 +223,14 @@ class JobsTogether:
         self._close()
 
 
-def _open(job: Job, experiment: ExperimentConfig, stack: contextlib.ExitStack) -> Run:
-    """Takes a run's folder, and reads its checkpoint."""
+def _waiting_learner(parts: DeviceParts, key: jax.Array) -> Learner:
+    return Learner(parts.agent.compiled_update, iter(()), key)
+
+
+def _open(job: Job, experiment: ExperimentConfig, stack: contextlib.ExitStack, is_done: bool) -> Run:
+    """Takes a run's folder, and reads its checkpoint; leaves alone that of a run that is done."""
+    if is_done:
+        return Run(experiment, stack, None, Hooks(experiment), True)
     resume = (job.directory / "config.json").exists()
     stack.enter_context(run_lock(job.directory))
     return Run(experiment, stack, prepare(experiment, resume), Hooks(experiment), resume)

@@ -1,4 +1,4 @@
-"""Groups in one compiled program, of which a run cannot be taken up."""
+"""Groups in one compiled program, of which a run cannot be taken up, or is done."""
 
 import jax
 import pytest
@@ -9,7 +9,7 @@ from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.errors import CheckpointError
 from agentkit.experiment.on_device.population import Population
 from agentkit.experiment.sweeps import together
-from agentkit.experiment.sweeps.jobs import Job, read_outcome
+from agentkit.experiment.sweeps.jobs import FINISHED, Job, Outcome, read_outcome, write_outcome
 from agentkit.experiment.training.signals import StopOnSignal
 from tests.experiment.on_device_runs import Endless
 from tests.experiment.test_populations import random_policy, summing_update
@@ -55,3 +55,24 @@ def test_a_run_that_cannot_be_taken_up_is_named_and_the_others_go_on(tmp_path, m
     assert seen == [[0, 40]]
     assert "another form" in outcome.error and read_outcome(tmp_path / "seed0") == outcome
     assert "CheckpointError" in (tmp_path / "seed0" / "output.log").read_text()
+
+
+def test_a_run_that_is_done_keeps_its_place_and_stays_as_it_is(tmp_path, monkeypatch):
+    """In the landing tier, since it alone notices that a resumed group trains on what has finished."""
+    seen = []
+
+    def run_none(population, learners, targets):
+        seen.append(targets)
+        raise InterruptedError  # Before it compiles its loop.
+
+    monkeypatch.setattr(Population, "run", run_none)
+    settings = {"num_envs": 2, "on_device": True, "evaluation_period": 0}
+    plan = agentkit.ExperimentConfig(AGENT, Endless, 40, run_directory=tmp_path, **settings)
+    ended = Outcome(FINISHED, 40, steps=40)
+    for resume in (False, True):
+        with pytest.raises(InterruptedError):
+            agentkit.run_seeds(plan, [0, 1], resume=resume)
+        if not resume:
+            write_outcome(tmp_path / "seed0", ended)
+    assert seen == [[40, 40], [0, 40]]
+    assert read_outcome(tmp_path / "seed0") == ended
