@@ -189,3 +189,18 @@ def check_evaluates(experiment: Any, name: str) -> None:
             f"{name} looks at evaluations, and evaluation_period=0 makes none. Give a period, such as "
             "evaluation_period=10_000 (--eval-every 10_000)."
         )
+
+
+def check_evaluates_before_its_end(experiment: Any, name: str) -> None:
+    """Refuses an experiment whose first evaluation would come after its last step, or never.
+
+    Raises:
+        ConfigError: its `evaluation_period` is 0, or longer than the run.
+    """
+    check_evaluates(experiment, name)
+    period, total = experiment.evaluation_period, experiment.num_steps
+    if period is not None and period > total:
+        raise ConfigError(
+            f"{name} looks at evaluations, and the first one would come at {period:,}, after the run's end at "
+            f"{total:,}. Give a shorter evaluation_period (--eval-every), or a longer run."
+        )

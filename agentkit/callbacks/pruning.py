@@ -6,7 +6,7 @@ import dataclasses
 import sys
 from typing import Any, final
 
-from agentkit.callbacks.base import Callback, RunView, Stop, check_evaluates
+from agentkit.callbacks.base import Callback, RunView, Stop, check_evaluates_before_its_end
 from agentkit.errors import ConfigError
 
 
@@ -24,8 +24,8 @@ class Prune(Callback):
             raise ConfigError(f"prune: expected the trial that Optuna gives the objective, found {self.trial!r}.")
 
     def check(self, experiment: Any) -> None:
-        """Refuses an experiment without evaluations."""
-        check_evaluates(experiment, "prune")
+        """Refuses an experiment that makes no evaluation before its end."""
+        check_evaluates_before_its_end(experiment, "prune")
 
     def on_evaluation(self, run: RunView, record: dict[str, Any]) -> Stop | None:
         """Reports the mean return at the run's steps, and stops where Optuna says so."""

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, final
 
-from agentkit.callbacks.base import Callback, RunView, Stop, check_evaluates
+from agentkit.callbacks.base import Callback, RunView, Stop, check_evaluates_before_its_end
 from agentkit.errors import ConfigError, unknown_name
 
 _RETURN_OF = "episode_return/"
@@ -28,8 +28,8 @@ class StopAt(Callback):
             raise ConfigError(f"stop_at: expected a finite return_above, found {self.return_above}.")
 
     def check(self, experiment: Any) -> None:
-        """Refuses an experiment without evaluations, or without such an agent, as far as it says which there are."""
-        check_evaluates(experiment, "stop_at")
+        """Refuses an experiment without evaluations, or without such an agent, as far as it says who plays."""
+        check_evaluates_before_its_end(experiment, "stop_at")
         _check_return_of(experiment, self.return_of)
 
     def on_evaluation(self, run: RunView, record: dict[str, Any]) -> Stop | None:
@@ -96,7 +96,7 @@ class StopWhenFlat(Callback):
 
     def check(self, experiment: Any) -> None:
         """Refuses what `StopAt.check` does."""
-        check_evaluates(experiment, "stop_when_flat")
+        check_evaluates_before_its_end(experiment, "stop_when_flat")
         _check_return_of(experiment, self.return_of)
 
     def on_start(self, run: RunView, environment: Any) -> Stop | None:

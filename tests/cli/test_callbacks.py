@@ -48,4 +48,6 @@ def test_what_nothing_is_evaluated_for_is_refused(tmp_path, monkeypatch, capsys)
         assert main([*CATCH, "--steps", "400", "--eval-every", "0", *words]) == 2
         expected = f"agentkit: {words[0]} looks at evaluations, and --eval-every 0 makes none. Leave one of them out."
         assert capsys.readouterr().err.splitlines() == [expected]
+    assert main([*CATCH, "--steps", "39", "--stop-at-return", "1"]) == 2
+    assert "would come at 40, after the run's end at 39. Give a shorter" in capsys.readouterr().err
     assert not Path("runs").exists()

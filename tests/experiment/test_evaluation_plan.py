@@ -139,6 +139,10 @@ def test_the_plan_is_said():
     text = EvaluationPlan(2_000, 1, False, 500).describe(20_000)
     assert text == f"Evaluation: 1 episode every 2,000 steps. {cut}"
     assert EvaluationPlan(0, 10, False).describe(20_000) == "Evaluation: none"
+    assert EvaluationPlan(60, 10, False).describe(60).startswith("Evaluation: 10 episodes every 60 steps")
+    assert EvaluationPlan(61, 10, False).describe(60, "update") == (
+        "Evaluation: none, since the first one would come at update 61 (--eval-every), after the run's end at 60"
+    )
     text = EvaluationPlan(2_000, 10, True, 500).describe(20_000)
     assert text == (
         "Evaluation: up to 10 episodes every 2,000 steps, about 2,000 environment steps in all, but 5 evaluations at "

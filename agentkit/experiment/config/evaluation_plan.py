@@ -42,6 +42,11 @@ class EvaluationPlan(NamedTuple):
         """Returns a line for the user."""
         if not self.period:
             return "Evaluation: none"
+        if self.period > num_steps:
+            return (
+                f"Evaluation: none, since the first one would come at {unit} {self.period:,} (--eval-every), after the "
+                f"run's end at {num_steps:,}"
+            )
         of_each = f"{self.episodes} episode{'' if self.episodes == 1 else 's'}"
         limit = f"An episode is cut off after {self.max_steps:,} steps (--eval-max-steps)."
         if not self.in_proportion:
