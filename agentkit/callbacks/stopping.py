@@ -116,7 +116,8 @@ class StopWhenFlat(Callback):
         self.without_progress += 1
         if self.without_progress < self.evaluations:
             return None
-        return Stop(f"the last {self.without_progress} evaluations were no better than return {self.best:.6g}")
+        self.without_progress = 0  # A run that goes on has as many again.
+        return Stop(f"the last {self.evaluations} evaluations were no better than return {self.best:.6g}")
 
     def save(self) -> dict[str, Any]:
         """Returns the best return, and the count since."""
@@ -131,6 +132,8 @@ class StopWhenFlat(Callback):
 
 def stop_when_flat(evaluations: int = 10, min_delta: float = 0.0, return_of: str | None = None) -> StopWhenFlat:
     """Ends the run after so many evaluations in a row that beat the best return so far by no more than `min_delta`.
+
+    A run that is resumed after that is given as many again.
 
     Args:
         evaluations: at least 1. Where a launched program has several evaluators, each counts its own.

@@ -221,6 +221,7 @@ def test_stopping_by_evaluations() -> None:
 
     assert answers(stop_at(return_above=4), [3.9, 4.0, 5.0]) == [False, True, True]
     assert answers(stop_when_flat(2), [1, 1, 2, 2, 1.5]) == [False, False, False, False, True]
+    assert answers(stop_when_flat(2), [3, 1, 1, 1, 2, 1]) == [False, False, True, False, True, False]  # Resumed twice.
     assert answers(stop_when_flat(1, min_delta=1), [1, 2, 3.5]) == [False, True, False]
     nan = math.nan  # It is no progress, wherever it comes, and never what others have to beat.
     assert answers(stop_when_flat(2), [nan, -7, -6, -5, nan, nan]) == [False, False, False, False, False, True]
