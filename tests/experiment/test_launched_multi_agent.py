@@ -72,6 +72,27 @@ def test_each_policy_has_a_learner_with_a_log_and_checkpoints_of_its_own(run):
     assert agentkit.evaluate_multi_agent(run, num_episodes=2, opponents={"column": frozen}) == record
 
 
+def test_it_goes_on_in_one_process_and_launched_again(run, tmp_path):
+    """In the landing tier, since it alone notices there that learners or schedules begin anew."""
+    folder = shutil.copytree(run, tmp_path / "run")
+    found = [find_policies(folder, "newest")]
+    agentkit.resume(folder, replay="in_process", num_steps=found[-1].step + 20)
+    found.append(checkpoint.read_latest(folder / "checkpoints"))
+    assert not (folder / "learners").exists()
+    explored = {name: actor["policy_state"] for name, actor in found[-1].state["actors"].items()}
+    for (steps,) in (state.values() for state in explored.values()):
+        assert steps.tolist()[0] == found[-1].step, "each agent acts once a step"
+    how = {"engine": "threads", "num_actors": 1, "num_evaluators": 0}
+    agentkit.resume_launch(folder, replay="served", num_steps=found[-1].step + 20, **how)
+    found.append(find_policies(folder, "newest"))
+    assert not (folder / "checkpoints").exists()
+    for policy in BOTH:
+        before, one, launched = (each.state["learner"][policy]["num_updates"] for each in found)
+        assert 20 < before < one < launched
+        newest = checkpoint.read_latest(learner_folder(folder, policy) / "checkpoints")
+        assert found[1].step < newest.state["explored"]["actor-0"] <= found[1].step + 60
+
+
 def test_a_step_takes_of_each_policy_the_newest_up_to_it(tmp_path):
     for policy, steps in (("a", (10, 21, 30)), ("b", (12, 19, 33))):
         for step in steps:

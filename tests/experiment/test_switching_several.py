@@ -29,7 +29,7 @@ DQN = dqn.make_agent(
         epsilon=Linear(1.0, 0.1, 10_000),
     )
 )  # fmt: skip
-PPO = ppo.make_agent(ppo.Config(segment_length=8, batch_size=4, num_minibatches=2, num_epochs=2, hidden_sizes=(8,)))
+PPO = ppo.make_agent(ppo.Config(segment_length=8, batch_size=4, num_minibatches=1, num_epochs=1, hidden_sizes=(8,)))
 POLICIES = {"row": PPO, "column": DQN}  # Not in the order of their names, and one learns from a queue.
 
 
@@ -81,6 +81,7 @@ def check_same(one, other):
         np.testing.assert_array_equal(leaf, other[path], err_msg=path)
 
 
+@pytest.mark.full
 def test_a_run_in_one_process_goes_on_launched_with_what_it_has(trained, launched):
     before = checkpoint.read_latest(trained / "checkpoints")
     after, contents = learners_of(launched)
@@ -99,6 +100,7 @@ def test_a_run_in_one_process_goes_on_launched_with_what_it_has(trained, launche
     assert not (launched / "checkpoints").exists() and find_policies(launched, "newest").step == 200
 
 
+@pytest.mark.full
 def test_a_launched_run_goes_on_in_one_process_with_what_it_has(launched, tmp_path):
     folder = shutil.copytree(launched, tmp_path / "run")
     agentkit.resume_launch(folder, num_steps=300)
