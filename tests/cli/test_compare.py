@@ -6,6 +6,7 @@ import pytest
 
 from agentkit import checkpoint
 from agentkit.cli import main
+from agentkit.cli.drawing.curves import EVALUATION
 from agentkit.cli.drawing.score_table import Basis, print_table
 from agentkit.experiment.evaluation.aggregates import Estimate
 from agentkit.loggers import CsvLogger
@@ -110,8 +111,12 @@ def test_runs_of_several_agents_are_compared_by_the_returns_of_one(tmp_path, cap
         runs.append(str(folder := make_run(tmp_path / agent, agent=agent, environment="game", evaluation=())))
         with CsvLogger(folder / "logs" / "evaluation.csv") as logger:
             logger.write({"steps": 10, "episode_return": 0.0, "episode_return/a": own, "episode_return/b": -own})
-    code, out, _ = said_by(capsys, *runs, "-o", str(picture), "--return-of", "a")
-    assert code == 0 and "last tenth of the steps that were evaluated, of a." in out
+    other = str(make_run(tmp_path / "other"))
+    code, out, _ = said_by(capsys, *runs, other, "-o", str(picture), "--return-of", "a")
+    left_out = f"they have no {EVALUATION}/a against steps yet: {other} (nearest: {EVALUATION})"
+    assert (
+        code == 0 and left_out in " ".join(out.split()) and "last tenth of the steps that were evaluated, of a." in out
+    )
     found = {line.split()[0]: line.split()[-1] for line in out.splitlines() if line.startswith(("dqn ", "ppo "))}
     assert (found["dqn"], found["ppo"]) == ("0.5", "-0.25")
     code, _, err = said_by(capsys, *runs, "-o", str(picture), "--return-of", "c")

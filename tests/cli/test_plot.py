@@ -250,6 +250,17 @@ def test_what_cannot_be_drawn(tmp_path, capsys):
         assert said in capsys.readouterr().err
 
 
+def test_a_run_without_the_metric_is_left_out_beside_what_it_has(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("agentkit.cli.drawing.pictures.draw_curves", lambda *args, **settings: None)
+    runs = [str(make_run(tmp_path / name)) for name in ("one", "several", "begun")]
+    for run, log in zip(runs, ("learner", "learner-first"), strict=False):
+        with CsvLogger(f"{run}/logs/{log}.csv") as logger:
+            logger.write({"steps": 1, "loss": 0.5})
+    assert main(["plot", *runs, "--metric", "learner/loss"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"they have no learner/loss against steps yet: {runs[1]} (nearest: learner-first/loss), {runs[2]}" in said
+
+
 def test_folders_of_seeds_and_sweeps_stand_for_their_runs_and_strays_are_left_out(tmp_path, capsys):
     """As ``runs/*`` gives them."""
     single = make_run(tmp_path / "runs" / "single")

@@ -330,3 +330,22 @@ def read_all(folders: Sequence[str], metrics: Sequence[str], axis: str = "steps"
             f"{who} holds no {metrics[0]} against {axis} yet.{advice} There are: {', '.join(known) or 'none'}."
         )
     return found, empty
+
+
+def say_left_out(empty: Sequence[str], metrics: Sequence[str], axis: str = "steps") -> None:
+    """Says which runs have nothing to show, and of one metric which is the nearest that each has.
+
+    Args:
+        empty: the runs, as `read_all` returns them.
+        metrics: what they were to show.
+        axis: against which of `AXES`.
+    """
+    if not empty:
+        return
+    if metrics[0] == EVALUATION:
+        what = "no evaluation" if len(metrics) == 1 else "nothing"
+        say(f"Left out, because {what} is logged there yet: {', '.join(empty)}")
+        return
+    nearest = {run: difflib.get_close_matches(metrics[0], _metrics_of(run), n=1) for run in empty}
+    runs = [f"{run} (nearest: {found[0]})" if found else run for run, found in nearest.items()]
+    say(f"Left out, because they have no {metrics[0]} against {axis} yet: {', '.join(runs)}")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from agentkit.cli.drawing.curves import EVALUATION, Curve, RunCurves, group_runs, read_all
+from agentkit.cli.drawing.curves import EVALUATION, Curve, RunCurves, group_runs, read_all, say_left_out
 from agentkit.cli.drawing.score_table import Basis, print_table, tell_stopped, text
 from agentkit.cli.screen import say
 from agentkit.errors import ConfigError, unknown_name
@@ -67,7 +67,8 @@ def compare(arguments: argparse.Namespace) -> int:
             _print(_estimates(here, False), here, {group: bases[group][environment] for group in here})
         tell_stopped(runs)
         say("\nTo compare over all environments at once, normalise their scores: --normalize minmax, or ENV=LOW:HIGH.")
-        return _left_out(empty)
+        say_left_out(empty, [metric])
+        return 0
     common = complete(groups, environments)
     tables = _estimates(common, normalised)
     print()
@@ -84,7 +85,8 @@ def compare(arguments: argparse.Namespace) -> int:
     if arguments.csv is not None:
         write_scores(groups, bases, Path(arguments.csv))
         print(f"Wrote {arguments.csv}")
-    return _left_out(empty)
+    say_left_out(empty, [metric])
+    return 0
 
 
 def score_groups(runs: Sequence[RunCurves], score: str, metric: str = EVALUATION) -> tuple[Groups, Bases]:
@@ -230,9 +232,3 @@ def _thresholds(groups: Mapping[str, Sequence[np.ndarray]]) -> np.ndarray:
     pooled = np.concatenate([runs for scores in groups.values() for runs in scores])
     margin = 0.05 * (pooled.max() - pooled.min()) or 1.0
     return np.linspace(pooled.min() - margin, pooled.max() + margin, 401)
-
-
-def _left_out(empty: Sequence[str]) -> int:
-    if empty:
-        say(f"Left out, because no evaluation is logged there yet: {', '.join(empty)}")
-    return 0

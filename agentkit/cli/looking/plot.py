@@ -16,10 +16,10 @@ from agentkit.cli.drawing.curves import (
     RunCurves,
     group_runs,
     read_all,
+    say_left_out,
     smooth,
     summarise,
 )
-from agentkit.cli.screen import say
 from agentkit.errors import ConfigError
 from agentkit.files import refusing_unwritable
 
@@ -44,8 +44,7 @@ def plot(arguments: argparse.Namespace) -> int:
     draw_curves(lines, output, axis=arguments.x, middle="IQM" if arguments.iqm else "mean", band=arguments.band)
     if arguments.csv is not None:
         write_csv(lines, Path(arguments.csv), arguments.x)
-    if empty:
-        say(f"Left out, because nothing is logged there yet: {', '.join(empty)}")
+    say_left_out(empty, metrics, arguments.x)
     for path in (output, *([] if arguments.csv is None else [arguments.csv])):
         print(f"Wrote {path}")
     return 0
