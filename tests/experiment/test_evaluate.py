@@ -147,6 +147,8 @@ def test_envpool_is_evaluated_in_a_batch_of_one(tmp_path: pathlib.Path) -> None:
 def test_no_run_no_checkpoint_or_no_episode_is_refused(trained: pathlib.Path, tmp_path: pathlib.Path) -> None:
     with pytest.raises(ConfigError, match="is not a run folder: it has no config"):
         evaluate(tmp_path)
+    with pytest.raises(ConfigError, match=r"typo\.npz is not a run folder: there is no such file or folder"):
+        evaluate(tmp_path / "typo.npz")
     with pytest.raises(ConfigError, match="at least 1 episode, found 0"):
         evaluate(trained, num_episodes=0)
     shutil.copy(trained / "config.json", tmp_path)

@@ -155,7 +155,8 @@ def read_record(directory: str | pathlib.Path) -> dict[str, Any]:
     if not path.is_file():
         inside = sorted(path.parent.glob("*/config.json"))  # Of a group of seeds.
         advice = f"Runs are in it, such as {inside[0].parent}." if inside else "Give the folder that train made."
-        raise ConfigError(f"{directory} is not a run folder: it has no config.json. {advice}")
+        found = "it has no config.json" if path.parent.exists() else "there is no such file or folder"
+        raise ConfigError(f"{directory} is not a run folder: {found}. {advice}")
     try:
         record: dict[str, Any] = read_json(path)
         check_record(record)
