@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pathlib
+import shlex
+from typing import Any
 
 from agentkit.distributed.run_store_client import RunStoreClient, RunStoreError
 from agentkit.errors import ConfigError
@@ -35,10 +37,7 @@ def connect_to_run(run_directory: pathlib.Path, timeout: float = 5.0) -> RunStor
     """
     path = pathlib.Path(run_directory) / "board.json"
     if not path.is_file():
-        raise ConfigError(
-            f"No launched program runs in {run_directory}: it has no board.json. "
-            "Only 'agentkit launch' and 'agentkit node' make one; for a run of 'agentkit train', see 'agentkit plot'."
-        )
+        raise _nothing_runs(path.parent)
     try:
         record = read_json(path)
     except (json.JSONDecodeError, UnicodeDecodeError):
@@ -48,3 +47,26 @@ def connect_to_run(run_directory: pathlib.Path, timeout: float = 5.0) -> RunStor
         case [str(address), str(run_id)]:
             return RunStoreClient(address, run_id, timeout=timeout)
     raise RunStoreError(f"{path} is damaged: expected an object with a text 'address' and a text 'run_id'.")
+
+
+def _nothing_runs(run_directory: pathlib.Path) -> ConfigError:
+    """Returns the error for a folder in which no program runs: one that has ended, or none that was launched."""
+    label = f"No launched program runs in {run_directory}"
+    launch = _read_launch(run_directory)
+    if launch is None:
+        return ConfigError(
+            f"{label}: it has no board.json. Only 'agentkit launch' and 'agentkit node' make one; for a run of "
+            "'agentkit train', see 'agentkit plot'."
+        )
+    by_hand = "'agentkit node replay' with the words of its start"  # Such a run has no settings of `launch`.
+    go_on = shlex.join(["agentkit", "launch", "--resume", str(run_directory)]) if launch else by_hand
+    return ConfigError(f"{label}: it has ended. Go on with: {go_on}")
+
+
+def _read_launch(run_directory: pathlib.Path) -> Any:
+    """Returns how ``config.json`` says that a run was launched; None where it says nothing."""
+    try:
+        record = read_json(run_directory / "config.json")
+    except (OSError, ValueError):
+        return None
+    return record.get("launch") if isinstance(record, dict) else None

@@ -130,6 +130,8 @@ def test_watching_ends_with_the_program(tmp_path, capsys):
     ("board", "message"),
     [
         (None, "it has no board.json"),
+        ({"launch": {"num_actors": 2}}, "it has ended. Go on with: agentkit launch --resume"),
+        ({"launch": {}}, "it has ended. Go on with: 'agentkit node replay'"),
         ({"address": "127.0.0.1:9", "run_id": "0123456789abcdef0123456789abcdef"}, "Nothing answers for"),
         ({"address": "127.0.0.1:9"}, "Nothing answers for"),
         ("{half a fi", "Nothing answers for"),
@@ -141,7 +143,8 @@ def test_nothing_runs_there(command, board, message, tmp_path, capsys, monkeypat
     connect = address_file.connect_to_run
     monkeypatch.setattr("agentkit.distributed.connect_to_run", lambda run: connect(run, timeout=0.5))
     if board is not None:
-        (tmp_path / "board.json").write_text(board if isinstance(board, str) else json.dumps(board))
+        name = "config.json" if "launch" in board else "board.json"
+        (tmp_path / name).write_text(board if isinstance(board, str) else json.dumps(board))
     assert main([command[0], str(tmp_path), *command[1:]]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
