@@ -200,7 +200,8 @@ def several_agents(name: str) -> ConfigError:
     """Returns the error of an environment of several agents where one agent is to act."""
     return ConfigError(
         f"{name} has several agents, and this is for one agent. Say who plays whom: --policies shared (or each), "
-        "in Python agentkit.MultiAgentConfig; see docs/several_agents.md."
+        "in Python agentkit.MultiAgentConfig; see docs/several_agents.md. One agent that acts for all of a team, as "
+        f"qmix, takes team:{name}; see docs/teams.md."
     )
 
 

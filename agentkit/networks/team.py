@@ -104,8 +104,8 @@ def team_of(environment_spec: specs.EnvironmentSpec, agent: str, continuous: boo
         raise SpecError(
             f"{agent} needs a team: observations {{'agents': {{id: observation}}}} and an action for each of the "
             f"same ids; found observations {specs.in_words(observations)!s:.150} and actions "
-            f"{specs.in_words(actions)!s:.150}. agentkit.envs.multi_agent.team.TeamEnvironment makes a team of several "
-            "agents; for one agent take dqn or ppo."
+            f"{specs.in_words(actions)!s:.150}. The environment team:NAME makes a team of several agents, with no "
+            "--policies, as agentkit.envs.multi_agent.team.TeamEnvironment does; for one agent take dqn or ppo."
         )
     ids = tuple(sorted(seen))
     for name in ids:

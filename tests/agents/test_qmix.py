@@ -170,7 +170,7 @@ def test_a_team_keeps_to_its_masks_and_nobody_acts_after_its_end(num_envs: int |
     ("observations", "actions", "found"),
     [
         (specs.Array((3,), np.float32), specs.DiscreteArray(2), "found observations float32.* and actions one of 2"),
-        ({"agents": {}}, {}, "needs a team"),
+        ({"agents": {}}, {}, "needs a team.*The environment team:NAME makes"),
         ({"agents": {"a": specs.Array((3,), np.float32)}}, {"b": specs.DiscreteArray(2)}, "needs a team"),
         (
             {"agents": {"a": specs.Array((3,), np.float32)}},

@@ -174,7 +174,9 @@ def test_a_reward_after_an_agents_end_is_refused():
 
 
 def test_an_environment_of_several_agents_is_refused_where_one_acts():
-    with pytest.raises(ConfigError, match=r"agentkit:tic_tac_toe has several agents.*--policies shared"):
+    with pytest.raises(
+        ConfigError, match=r"agentkit:tic_tac_toe has several agents.*--policies shared.*team:agentkit:tic_tac_toe"
+    ):
         envs.make("agentkit:tic_tac_toe")
 
 
