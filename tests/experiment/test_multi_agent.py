@@ -419,7 +419,7 @@ def test_a_group_of_seeds_goes_on(tmp_path):
     "words, message",
     [
         (["--workers", "2", "--num-envs", "2"], "--workers is not for several agents"),
-        (["--on-device"], "it is none of several agents that is written in JAX"),
+        (["--on-device"], "is written in JAX. Take 'jax:connect_four', 'jax:tic_tac_toe', 'jax:two_step_game', one of"),
         (["--jobs", "2"], "--jobs is of --seeds"),
         (["--wrapper", "step_limit(max_steps=3)"], "--wrapper is not for several agents"),
     ],

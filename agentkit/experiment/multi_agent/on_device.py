@@ -15,6 +15,7 @@ from agentkit.envs import given
 from agentkit.envs.jax.multi_agent_base import JaxMultiAgentEnvironment
 from agentkit.envs.jax.step_check import check_steps
 from agentkit.envs.jax.turn_base import JaxTurnEnvironment
+from agentkit.envs.prefixes import IN_JAX_OF_SEVERAL_AGENTS
 from agentkit.experiment.checks.step_watch import StepWatch
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.multi_agent.assigning.who_plays import agents_by_policy, who_plays
@@ -153,10 +154,11 @@ def find_environment(config: MultiAgentConfig) -> JaxMultiAgentEnvironment:
     with contextlib.closing(config.make_environment(config.seed)) as environment:
         found = find_inside(environment, name, JaxMultiAgentEnvironment)
         if found is None:
+            own_in_jax = ", ".join(f"'jax:{each}'" for each in IN_JAX_OF_SEVERAL_AGENTS)
             raise refused(
                 f"the environment {name}",
-                "it is none of several agents that is written in JAX. Take 'jax:two_step_game', 'jax:connect_four', "
-                "one of JaxMARL's ('jaxmarl:MPE_simple_spread_v3'), or a class of your own, derived from "
+                f"it is none of several agents that is written in JAX. Take {own_in_jax}, one of JaxMARL's "
+                "('jaxmarl:MPE_simple_spread_v3') or Pgx's ('pgx:connect_four'), or a class of your own, derived from "
                 "agentkit.envs.jax.multi_agent_base.JaxMultiAgentEnvironment",
             )
         own, prepared = found.agent_specs(), environment.agent_specs()
