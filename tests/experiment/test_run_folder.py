@@ -6,7 +6,7 @@ import pytest
 
 import agentkit
 from agentkit.agents import dqn
-from agentkit.errors import ConfigError, MissingExtraError
+from agentkit.errors import ConfigError, MissingExtraError, UnknownNameError
 from agentkit.experiment import ExperimentConfig
 from agentkit.experiment.runs.config_json import write_config
 from agentkit.loggers import CsvLogger
@@ -41,7 +41,9 @@ def test_each_policys_log_is_its_own_also_where_their_ids_end_in_numbers(folder)
             logger.write({"steps": number})
     run = agentkit.open_run(folder)
     assert run.logs == ["learner", "learner-dqn-1", "learner-dqn-2", "train", "train-own"]
-    assert run.rows("learner-dqn-2") == [{"steps": 2.0}] and run.rows("learner-dqn") == []
+    assert run.rows("learner-dqn-2") == [{"steps": 2.0}]
+    with pytest.raises(UnknownNameError, match=r"'learner-dqn'\. Did you mean 'learner-dqn-"):
+        run.rows("learner-dqn")
 
 
 def test_a_log_is_a_data_frame(folder):
@@ -55,6 +57,8 @@ def test_a_log_is_a_data_frame(folder):
 def test_what_is_missing_is_said(folder, tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="not a run folder"):
         agentkit.open_run(tmp_path / "logs")
+    with pytest.raises(UnknownNameError, match=r"'trian'\. Did you mean 'train'"):
+        agentkit.open_run(folder).rows("trian")
     (folder / "logs" / "train.csv").write_text("steps,episode_return\n1,x\n")
     with pytest.raises(ConfigError, match=r"train.csv is damaged"):
         agentkit.open_run(folder).rows("train")

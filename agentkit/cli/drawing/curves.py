@@ -112,6 +112,8 @@ def read_curve(run: Any, metric: str, axis: str) -> Curve | None:
     A log without the axis's column has its points from another log, by the steps.
     """
     log, _, column = metric.partition("/")
+    if log not in run.logs:
+        return None
     rows = [row for row in run.rows(log) if column in row and np.isfinite(row[column])]
     place = _placer(run, rows, AXES[axis])
     points: dict[float, list[float]] = {}

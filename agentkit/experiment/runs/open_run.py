@@ -7,9 +7,12 @@ import pathlib
 import re
 from typing import Any, final
 
-from agentkit.errors import ConfigError, missing_extra, says_what_was_meant
+from agentkit.errors import ConfigError, missing_extra, says_what_was_meant, unknown_name
 from agentkit.experiment.runs.config_json import read_record
 from agentkit.loggers import read_csv
+
+_LOGS = ("evaluation", "learner", "program", "train")
+"""What runs write by themselves, sooner or later."""
 
 
 @final
@@ -40,11 +43,16 @@ class Run:
     def rows(self, log: str) -> list[dict[str, float]]:
         """Returns the rows of a log in order of their steps, without the values that a row lacks.
 
-        Of a program of many processes, the rows of all nodes that write this log.
+        Of a program of many processes, the rows of all nodes that write this log. None of a log that the run may yet
+        write.
 
         Raises:
             ConfigError: the log is damaged.
+            UnknownNameError: there is no such log; proposes the nearest one.
         """
+        known = {*_LOGS, *self._of_policies(), *self.logs}
+        if log not in known:
+            raise unknown_name(f"log of {self.directory}", log, known)
         found: list[dict[str, float]] = []
         for path in sorted((self.directory / "logs").glob(f"{log}*.csv")):
             if self._name_of(path) != log:
@@ -60,8 +68,10 @@ class Run:
 
     def _name_of(self, path: pathlib.Path) -> str:
         """Returns the log that a file is of: ``train-1.csv`` is another node's part of ``train``."""
-        of_policies = {f"learner-{policy_id}" for policy_id in self.config.get("policies", ())}
-        return path.stem if path.stem in of_policies else re.sub(r"-\d+$", "", path.stem)
+        return path.stem if path.stem in self._of_policies() else re.sub(r"-\d+$", "", path.stem)
+
+    def _of_policies(self) -> set[str]:
+        return {f"learner-{policy_id}" for policy_id in self.config.get("policies", ())}
 
     def log(self, name: str) -> Any:
         """Returns a log as a `pandas.DataFrame`, a column for each number; see `rows`. Needs pandas.
