@@ -184,6 +184,8 @@ def test_opponents_are_named_in_three_ways():
     for text in ("a=random:x", "a=random:", "a=", "a"):
         with pytest.raises(ConfigError, match=f"--opponent: expected AGENT=RUN, .* found '{text}'"):
             opponents_of(parse(["evaluate", "run", "--opponent", text]))
+    with pytest.raises(ConfigError, match="--opponent a is given twice"):
+        opponents_of(parse(["evaluate", "run", "--opponent", "a=random", "--opponent", "a=old"]))
 
 
 def test_settings_of_an_own_environment_are_known_by_their_types():

@@ -64,7 +64,7 @@ def opponents_of(arguments: argparse.Namespace) -> dict[str, Any]:
     """Returns who plays by another policy than the run's, as ``--opponent`` says: a `Frozen` or "random" by agent id.
 
     Raises:
-        ConfigError: one is not of the form AGENT=RUN.
+        ConfigError: one is not of the form AGENT=RUN, or an agent has two.
     """
     from agentkit.experiment import Frozen
 
@@ -74,6 +74,8 @@ def opponents_of(arguments: argparse.Namespace) -> dict[str, Any]:
         run, colon, policy = run.partition(":")
         if not run or (run == "random" and colon):
             raise ConfigError(f"--opponent: expected AGENT=RUN, AGENT=RUN:POLICY or AGENT=random, found {text!r}.")
+        if agent_id in opponents:
+            raise ConfigError(f"--opponent {agent_id} is given twice; give it once.")
         opponents[agent_id] = "random" if run == "random" else Frozen(run, policy or None)
     return opponents
 
