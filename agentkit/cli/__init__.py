@@ -134,21 +134,19 @@ def _say_mistake(error: Exception) -> bool:
 
 @contextlib.contextmanager
 def _short_warnings() -> Iterator[None]:
-    """Shows agentkit's own warnings as one line, each once; the others as Python does."""
+    """Shows agentkit's own warnings as one line, each once; the others as Python does.
+
+    Its own are those of its own kinds, and those that stand at one of its own lines.
+    """
+    own_folder = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
     with warnings.catch_warnings():
         show = warnings.showwarning
 
-        def show_short(message: Warning | str, category: type[Warning], *rest: Any) -> None:
-            if category.__name__ in (
-                "ChangedCodeWarning",
-                "CheckpointWarning",
-                "MissingCallbackWarning",
-                "NonFiniteWarning",
-                "RawFramesWarning",
-            ):
+        def show_short(message: Warning | str, category: type[Warning], filename: str, *rest: Any) -> None:
+            if category.__module__.startswith("agentkit.") or filename.startswith(own_folder):
                 say(f"agentkit: warning: {message}", sys.stderr)
             else:
-                show(message, category, *rest)
+                show(message, category, filename, *rest)
 
         warnings.showwarning = show_short  # type: ignore[assignment]
         warnings.filterwarnings("default", message=".*has changed since the run")

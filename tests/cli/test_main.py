@@ -7,11 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import pytest
 
-from agentkit.cli import main
+from agentkit.cli import _short_warnings, main, summary
 from agentkit.cli.screen import say
 from agentkit.errors import ConfigError
 from agentkit.experiment.runs.new_folder import make_folder, make_this_folder
@@ -284,3 +285,13 @@ def test_no_file_of_the_working_directory_is_imported(tmp_path, module):
 def test_python_runs_the_package_as_the_command():
     done = subprocess.run([sys.executable, "-m", "agentkit", "--version"], capture_output=True, text=True, cwd=ROOT)
     assert (done.returncode, done.stdout.split()[0]) == (0, "agentkit")
+
+
+def test_a_warning_of_agentkits_own_is_one_line_and_anothers_is_as_pythons(capsys):
+    with warnings.catch_warnings(record=True) as others:
+        warnings.simplefilter("always")
+        with _short_warnings():
+            warnings.warn_explicit("2 episodes were cut off", RuntimeWarning, summary.__file__, 1)
+            warnings.warn_explicit("of another", RuntimeWarning, __file__, 1)
+    assert capsys.readouterr().err == "agentkit: warning: 2 episodes were cut off\n"
+    assert [str(other.message) for other in others] == ["of another"]
