@@ -51,6 +51,12 @@ def test_a_file_trains_as_its_options_do_and_the_command_line_wins(file, capsys)
     assert made.wrappers[0].keywords == {"max_steps": 7}
 
 
+def test_the_words_of_a_key_may_have_either_sign_between_them(file):
+    given = parse(["train", "--config", "dqn.toml"])
+    file.write_text(file.read_text().replace("eval-every", "eval_every").replace("env-set", "env_set"))
+    assert parse(["train", "--config", "dqn.toml"]) == given
+
+
 def test_the_shown_config_is_the_same_experiment_and_leaves_nothing(file, capsys):
     words = ["train", "--config", "dqn.toml", "--env-set", "columns=5", "--show-config"]
     with pytest.raises(SystemExit) as ended:

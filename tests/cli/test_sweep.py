@@ -47,6 +47,14 @@ def write(tmp_path, text=FILE):
     return path
 
 
+def test_the_words_of_a_key_may_have_either_sign_between_them(tmp_path):
+    text = FILE
+    for name in ("eval_every", "eval_episodes", "checkpoint_every", "env_set", "num_envs"):
+        text = text.replace(name, name.replace("_", "-"))
+    either, one = (read_sweep_file(write(tmp_path, each)) for each in (text, FILE))
+    assert text != FILE and either == one
+
+
 def test_steps_may_be_written_as_on_the_command_line(tmp_path):
     assert read_sweep_file(write(tmp_path, FILE.replace("1_500", '"1.5k"'))).fixed["steps"] == 1500
 
@@ -160,6 +168,9 @@ def test_a_file_of_several_agents_that_says_what_cannot_be_is_refused(tmp_path, 
         ("steps = 1_500", "", "steps is missing"),
         ("steps = 1_500", "step = 1_500", "Unknown option 'step'. Did you mean 'steps'"),
         ("steps = 1_500", "steps = 0", "expected at least 1"),
+        ("steps = 1_500", "steps = 9\nlearning_rate = 1", "a setting of dqn: it belongs into the table [set]"),
+        ("batch_size = 4", "num_envs = 4", "num_envs is no setting of dqn but an option. Give: --num-envs 4"),
+        ("[set]", "eval-every = 9\n[set]", "eval-every is given twice"),
         ("steps = 1_500", 'steps = 9\nrun_directory = "a"', "Unknown option 'run_directory'"),
         ("steps = 1_500", "steps = 9\nshow_config = true", "Unknown option 'show_config'"),
         ("steps = 1_500", 'steps = 9\nconfig = "a.toml"', "Unknown option 'config'"),

@@ -10,10 +10,11 @@ import argparse
 import dataclasses
 import tomllib
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
+from agentkit.cli.values.config_file import in_one_spelling
 from agentkit.cli.values.environments import plain_text
 from agentkit.cli.values.fields import field_types, parse_value, type_name
 from agentkit.cli.words.options import positive
@@ -105,7 +106,8 @@ def read_sweep_file(path: str | Path) -> SweepFile:
     try:
         sweep, search = _table(content, "sweep"), _table(content, "search")
         _check_names("key of [sweep]", sweep, _SWEEP_KEYS)
-        fixed = {name: value for name, value in content.items() if name not in ("sweep", "search")}
+        top = {name: value for name, value in content.items() if name not in ("sweep", "search")}
+        fixed, search = in_one_spelling(top, "_"), in_one_spelling(search, "_")
         _check_fixed(fixed)
         if "eval_every" not in fixed:  # At the same steps in all trials, however long their episodes.
             fixed["eval_every"] = max(fixed["steps"] // 10, 1)
@@ -179,6 +181,7 @@ def _check_fixed(fixed: dict[str, Any]) -> None:
     for name in ("seed", "seeds", "jobs"):
         if name in fixed:
             raise ConfigError(f"{name} belongs into the table [sweep].")
+    _refuse_settings([name for name in fixed if name not in {"agent", *known}], fixed.get("agent"))
     _check_names("option", fixed, {"agent", *known})
     for name in ("agent", "env", "steps"):
         if name not in fixed:
@@ -192,6 +195,16 @@ def _check_fixed(fixed: dict[str, Any]) -> None:
     for name, value in fixed.items():
         if isinstance(value, dict) != (name in _TABLES):
             raise ConfigError(f"{name}: expected {'a table' if name in _TABLES else 'a value'}, found {value!r:.60}.")
+
+
+def _refuse_settings(unknown: Sequence[str], agent: Any) -> None:
+    """Refuses the agent's settings among the unknown options of a file."""
+    from agentkit.agents import registry
+
+    if unknown and agent in registry.names():
+        for name in unknown:
+            if name in field_types(registry.config_class(agent)):
+                raise ConfigError(f"{name} is a setting of {agent}: it belongs into the table [set].")
 
 
 _EXAMPLES = {"agent": '"dqn"', "env": '"gymnasium:CartPole-v1"', "steps": "20_000"}

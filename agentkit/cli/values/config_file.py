@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
@@ -83,13 +84,28 @@ def with_file(arguments: argparse.Namespace, parser: argparse.ArgumentParser) ->
         if option.startswith("--") and option not in _NOT_IN_FILES
     }
     for key in content:
-        if key not in (*options, *_TABLES):
+        if key.replace("_", "-") not in (*options, *_TABLES):
             raise unknown_name(f"key of {path}", key, {*options, "agent"}, f"See: {parser.prog} --help")
     try:
-        of_file = parser.parse_args(list(_words(content, options)))
+        of_file = parser.parse_args(list(_words(in_one_spelling(content, "-"), options)))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
     return _merged(arguments, of_file, parser)
+
+
+def in_one_spelling(content: Mapping[str, Any], separator: str) -> dict[str, Any]:
+    """Returns a file's content with "-" or "_" between the words of its keys, of which a file may have either.
+
+    Raises:
+        ConfigError: a key is there in both spellings.
+    """
+    found: dict[str, Any] = {}
+    for key, value in content.items():
+        name = re.sub("[-_]", separator, key)
+        if name in found:
+            raise ConfigError(f"{key} is given twice, with - and with _; give it once.")
+        found[name] = value
+    return found
 
 
 def _words(content: Mapping[str, Any], options: Mapping[str, argparse.Action]) -> Iterator[str]:
@@ -231,3 +247,23 @@ def refuse_setting(arguments: argparse.Namespace, unknown: Sequence[str], option
         raise ConfigError(f"{option} is no option but a setting of {arguments.agent}. Give: --set {near[0]}={text}")
     if near and near[0] in settings:
         raise ConfigError(f"Unknown option {option}. Did you mean the setting --set {near[0]}={text}?")
+
+
+def refuse_option(arguments: argparse.Namespace, options: Mapping[str, argparse.Action]) -> None:
+    """Raises an error that names the option, where a word of ``--set`` is one of the command and no agent's setting.
+
+    Raises:
+        ConfigError: it has the words to give instead.
+    """
+    for word in getattr(arguments, "set", None) or ():
+        name, _, text = word.partition("=")
+        option = f"--{name.replace('_', '-')}"
+        if option not in options or option in _NOT_IN_FILES:
+            continue
+        from agentkit.agents import registry
+        from agentkit.cli.values.fields import field_types
+
+        agent = arguments.agent
+        if agent in registry.names() and name not in field_types(registry.config_class(agent)):
+            value = "" if options[option].nargs == 0 else f" {text}"
+            raise ConfigError(f"{name} is no setting of {agent} but an option. Give: {option}{value}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from agentkit.cli.values.config_file import refuse_setting, with_file
+from agentkit.cli.values.config_file import refuse_option, refuse_setting, with_file
 from agentkit.cli.words.help import unknown_option
 from agentkit.cli.words.looking_commands import add_completion, add_evaluate_and_plot, add_list_and_show, add_policies
 from agentkit.cli.words.options import Commands, Parser
@@ -46,7 +46,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         is_name = ":" in unknown[0] and "--env" in known
         advice = f" An environment is named with --env: --env {unknown[0]}." if is_name else ""
         raise ConfigError(f"unexpected argument {unknown[0]!r}.{advice} See: {chosen.prog} --help")
-    return arguments if getattr(arguments, "config", None) is None else with_file(arguments, chosen)
+    if getattr(arguments, "config", None) is not None:
+        arguments = with_file(arguments, chosen)
+    refuse_option(arguments, {option: action for action in chosen._actions for option in action.option_strings})
+    return arguments
 
 
 def _make_parser() -> tuple[Parser, Commands[Parser]]:
