@@ -147,6 +147,8 @@ def split(name: str) -> tuple[str, str]:
     prefix, colon, rest = name.partition(":")
     if not colon and re.search(r"-v\d+$", name):
         raise unknown_name("environment", name, [], f"Did you mean 'gymnasium:{name}'?")
+    if not colon and name in (*_OWN, *OWN_OF_SEVERAL_AGENTS):
+        raise unknown_name("environment", name, [], f"Did you mean 'agentkit:{name}'? Expected 'prefix:name'.")
     if not colon or not rest:
         raise unknown_name(
             "environment",

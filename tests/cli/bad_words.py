@@ -153,7 +153,7 @@ WORDS = [
     (["train", "dqn", "--env", "gymnasium:Cartpole-v1"], "has a preset, as for gymnasium:CartPole-v"),
     (["list", "--agents"], "'agentkit list' has no option '--agents'"),
     (["train", "dqn", "sac", "--env", "agentkit:catch", *NEW], "unexpected argument 'sac'"),
-    (["train", "dqn", "--env", "catch", *NEW], "Expected 'prefix:name'"),
+    (["train", "dqn", "--env", "catch", *NEW], "Did you mean 'agentkit:catch'. Expected 'prefix:name'"),
     (["train", "dqn", "--env", "", *NEW], "Expected 'prefix:name'"),
     (["train", "dqn", "--env", "agentkit:", *NEW], "Expected 'prefix:name'"),
     (["train", "dqn", "--env", ":catch", *NEW], "Unknown environment prefix"),
