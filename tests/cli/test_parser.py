@@ -55,6 +55,7 @@ def test_the_words_of_a_node():
         ("td3 gymnasium:Hopper-v5", UnknownNameError, "Unknown command 'td3'"),
         ("train td3 gymnasium:Hopper-v5", ConfigError, "named with --env: --env gymnasium:Hopper-v5."),
         ("train sac --total-timesteps 9", UnknownNameError, "'--total-timesteps'. Give: --steps N. See: "),
+        ("launch sac --on-device", UnknownNameError, "'--on-device'. The compiled loop is of one process"),
         ("train --algo sac", UnknownNameError, "'--algo'. The agent's name comes first: agentkit train sac. See: "),
         (
             "train sac --num-env 3",

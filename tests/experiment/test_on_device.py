@@ -335,6 +335,8 @@ class _OfSteps(Callback):
     ("settings", "message"),
     [
         ({"workers": 2}, "workers (--workers)"),
+        ({"workers": 2, "num_envs": None}, "workers (--workers)"),
+        ({"ready": 2}, "ready (--ready)"),
         ({"replay": "reverb"}, "replay (--replay)"),
         ({"data": "some.npz"}, "data (--data)"),
         ({"columns": ("t",)}, "columns (--column)"),

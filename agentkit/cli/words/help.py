@@ -44,6 +44,7 @@ _ELSEWHERE: Mapping[str, str] = {
     "--hyperparams": "Give: --set NAME=VALUE",
     "--load-path": "Give: --init-from RUN, or --resume RUN",
     "--n-envs": "Give: --num-envs N",
+    "--on-device": "The compiled loop is of one process, of 'agentkit train' alone; leave it out",
     "--n-eval-episodes": "Give: --eval-episodes N",
     "--n-timesteps": "Give: --steps N",
     "--optimize": "See: agentkit sweep --help",

@@ -152,7 +152,7 @@ class ExperimentConfig(metaclass=SaysWhatWasMeant):
             raise unknown_name("on_nan", str(self.on_nan), get_args(OnNan))
         given.check(self.environment, self.environment_settings)
         check_environment_settings(self)
-        if self.workers or self.ready is not None:
+        if (self.workers or self.ready is not None) and not self.on_device:  # Which goes with neither.
             check_workers(self.environment, self.num_envs, self.workers, self.ready)
         if self.evaluation_period is not None and self.evaluation_episodes is None:
             object.__setattr__(self, "evaluation_episodes", 10)
