@@ -214,3 +214,6 @@ def test_no_file_and_no_sweep(tmp_path, monkeypatch, capsys):
     assert main(["sweep", write(tmp_path).name, "--status"]) == 2
     first, second = capsys.readouterr().err.splitlines()
     assert "none.toml cannot be read" in first and "has no sweep yet" in second
+    (tmp_path / "sweep.json").write_text("{}")
+    assert main(["train", "--resume", "."]) == 2
+    assert "it is a sweep's. The command that began it goes on with it: agentkit sweep" in capsys.readouterr().err

@@ -54,4 +54,6 @@ def check_is_run(run: str) -> None:
         advice = (
             f"Runs are in it, such as {inside[0].parent}." if inside else "'agentkit train' prints the one it makes."
         )
+        if (Path(run) / "sweep.json").is_file():
+            found, advice = "it is a sweep's", "The command that began it goes on with it: agentkit sweep FILE"
         raise ConfigError(f"{run!r} is not a run folder: {found}. {advice}")
