@@ -215,6 +215,8 @@ def test_the_policy_of_a_run_of_one_agent_plays_too(tmp_path):
         agentkit.run(config(tmp_path / "two"))
         frozen = agentkit.Frozen(tmp_path / "two", policy="third")
         agentkit.run(config(None, {"learner": DQN, "one": frozen}, {"first": "learner", "second": "one"}))
+    with pytest.raises(ConfigError, match=r"/one cannot play as 'second'\. The policy was trained with observations"):
+        agentkit.evaluate_multi_agent(tmp_path / "two", 1, opponents={"second": agentkit.Frozen(tmp_path / "one")})
 
 
 def test_evaluations_tell_returns_and_wins_by_agent(tmp_path):

@@ -15,7 +15,7 @@ from agentkit.actors.policy import Policy
 from agentkit.agents.common.agent import Agent
 from agentkit.checkpoint import Checkpoint, read_latest, steps
 from agentkit.envs.multi_agent.loading import make_multi_agent
-from agentkit.errors import CheckpointError, ConfigError, says_what_was_meant, unknown_name
+from agentkit.errors import CheckpointError, ConfigError, SpecError, says_what_was_meant, unknown_name
 from agentkit.experiment.config import identity
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.multi_agent.assigning.who_plays import agents_by_policy
@@ -219,6 +219,23 @@ def load_player(frozen: Frozen | str, spec: EnvironmentSpec, imports: Sequence[s
     store = VariableStore()
     store.publish(0, {"policy": jax.device_put(loaded.arrays)})
     return Player(loaded.environment_spec, CompiledPolicy(loaded.acting), store, loaded)
+
+
+def load_opponent(
+    agent_id: AgentId, frozen: Frozen | str, spec: EnvironmentSpec, imports: Sequence[str] = ()
+) -> Player:
+    """Returns what `load_player` does, for an agent that a user has chosen another policy for.
+
+    Raises:
+        ConfigError: as `load_player`, and for a policy that was trained for others than this agent.
+        CheckpointError: as `load_player`.
+        UntrustedCodeError: as `load_player`.
+    """
+    try:
+        return load_player(frozen, spec, imports)
+    except SpecError as error:
+        run = frozen if isinstance(frozen, str) else frozen.run
+        raise ConfigError(f"{run} cannot play as {agent_id!r}. {error}") from error
 
 
 def _load_frozen(frozen: Frozen, imports: Sequence[str], since: tuple[Frozen, ...] = ()) -> LoadedPolicy | None:

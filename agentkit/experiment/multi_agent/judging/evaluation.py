@@ -29,7 +29,7 @@ from agentkit.experiment.multi_agent.assigning.by_episode import (
 from agentkit.experiment.multi_agent.assigning.who_plays import agents_by_policy
 from agentkit.experiment.multi_agent.config import Frozen, MultiAgentConfig, changes_by_episode, read_to_judge
 from agentkit.experiment.multi_agent.judging.filming import filmed_agents
-from agentkit.experiment.multi_agent.loading import find_policies, load_player, load_players, specs_of
+from agentkit.experiment.multi_agent.loading import find_policies, load_opponent, load_players, specs_of
 from agentkit.experiment.multi_agent.players import Player
 from agentkit.multi_agent_loop import MultiAgentLoop
 from agentkit.types import AgentId
@@ -249,7 +249,7 @@ def _find_game(
     own = [agent_id for agent_id in agent_specs if agent_id not in opponents]
     found = players_of(config, own, agents_by_policy(config, agent_specs), players)
     by_agent = {
-        agent_id: found[agent_id] if agent_id in found else load_player(opponents[agent_id], spec, imports)
+        agent_id: found[agent_id] if agent_id in found else load_opponent(agent_id, opponents[agent_id], spec, imports)
         for agent_id, spec in agent_specs.items()
     }
     return _Game(config, by_agent, find_policies(run, checkpoint).step)

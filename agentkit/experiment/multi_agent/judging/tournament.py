@@ -17,7 +17,7 @@ from agentkit.experiment.multi_agent.judging.evaluation import MultiAgentEvaluat
 from agentkit.experiment.multi_agent.loading import (
     Saved,
     find_policies,
-    load_player,
+    load_opponent,
     load_players,
     read_saved,
     specs_of,
@@ -136,7 +136,9 @@ def play_tournament(
     for name, other in {RANDOM: RANDOM, **(others or {})}.items():
         if name in players:
             raise ConfigError(f"others: {name!r} is a player of the run. Call the other one something else.")
-        players[name] = {agent_id: load_player(other, agent_specs[agent_id], imports) for agent_id in places}
+        players[name] = {
+            agent_id: load_opponent(agent_id, other, agent_specs[agent_id], imports) for agent_id in places
+        }
     return _play(config, players, places, num_episodes)
 
 
