@@ -95,6 +95,8 @@ def test_without_a_display_watch_writes_a_film(run, tmp_path, monkeypatch, capsy
     assert (tmp_path / "a.gif").stat().st_size and capsys.readouterr().out.endswith(f"Wrote {tmp_path / 'a.gif'}\n")
     assert main(["evaluate", str(run), "--tournament", "--video", "a.gif"]) != 0
     assert "--video films one game, and --tournament plays many" in capsys.readouterr().err
+    assert main(["evaluate", str(run), "--checkpoint", "best"]) == 2
+    assert "is of several agents, which keeps no best policies" in capsys.readouterr().err
 
 
 def test_the_window_shows_each_step_of_the_game(run, monkeypatch, capsys):

@@ -120,9 +120,14 @@ def find_policies(run: str | pathlib.Path, which: str | int) -> Checkpoint:
         which: "newest", or a step; of a launched run each learner's newest up to it.
 
     Raises:
-        ConfigError: there is none of that step, or of a launched run up to it.
+        ConfigError: there is none of that step, or of a launched run up to it; or it is "best".
         CheckpointError: there is none that can be read.
     """
+    if which == "best":
+        raise ConfigError(
+            f"The run {run} is of several agents, which keeps no best policies: its checkpoints hold all policies. "
+            "Take the newest, or the step of another one."
+        )
     if not is_launched(run):
         return find_checkpoint(run, which)
     found = {folder.name: _find_up_to(folder, which) for folder in learner_folders(run)}
@@ -137,7 +142,7 @@ def find_policies(run: str | pathlib.Path, which: str | int) -> Checkpoint:
 
 
 def _find_up_to(folder: pathlib.Path, which: str | int) -> Checkpoint:
-    if which not in ("newest", "best"):
+    if which != "newest":
         newest = parse_step(which)
         which = max((step for step in steps(folder / "checkpoints") if step <= newest), default=newest)
     return find_checkpoint(folder, which)
