@@ -17,6 +17,7 @@ from agentkit.cli.drawing.curves import (
     on_common_points,
     read_run,
     smooth,
+    steps_title,
     summarise,
 )
 from agentkit.errors import ConfigError
@@ -66,6 +67,20 @@ def test_curves_of_a_run_against_each_axis(tmp_path):
     np.testing.assert_array_equal(by_time, [0, 1])
     np.testing.assert_array_equal(by_episodes, [0, 2])  # The log of evaluations has none: from that of training.
     assert read_run(run, axis="updates").curves == {}
+
+
+def test_steps_of_offline_runs_are_called_updates(tmp_path, capsys):
+    runs = [
+        read_run(make_run(tmp_path / name, agent=name, record=record))
+        for name, record in (("sac", None), ("td3_bc", {"offline": {"dataset": "a.npz"}}))
+    ]
+    found = [steps_title(each) for each in (runs[:1], runs[1:], runs)]
+    assert found == ["environment steps", "updates", "environment steps; of offline runs updates"]
+    assert main(["compare", *(str(tmp_path / name) for name in ("sac", "td3_bc")), "-o", str(tmp_path / "c.svg")]) == 0
+    assert "At step: environment steps; of offline runs updates." in capsys.readouterr().out
+    assert main(["plot", str(tmp_path / "td3_bc"), "-o", str(tmp_path / "p.svg")]) == 0
+    picture = (tmp_path / "p.svg").read_text()
+    assert ">updates<" in picture and "environment steps" not in picture
 
 
 def test_smoothing_is_a_mean_over_the_last_points():

@@ -213,6 +213,14 @@ def _numbered(labelled: Sequence[tuple[str, list[RunCurves]]]) -> dict[str, list
     return found
 
 
+def steps_title(runs: Sequence[RunCurves]) -> str:
+    """Returns what the steps of runs are: an offline run has updates alone, which stand in their place."""
+    offline = {run.settings.get("offline", False) for run in runs}
+    if offline == {True}:
+        return "updates"
+    return "environment steps; of offline runs updates" if True in offline else "environment steps"
+
+
 def smooth(curve: Curve, window: int) -> Curve:
     """Returns a running mean over the last `window` points."""
     sums = np.concatenate([[0.0], np.cumsum(curve.returns)])

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from agentkit.cli.drawing.curves import RunCurves
+from agentkit.cli.drawing.curves import RunCurves, steps_title
 from agentkit.cli.screen import hang, say, width
 from agentkit.experiment.evaluation.aggregates import Estimate
 
@@ -74,6 +74,13 @@ def text(found: Estimate, *scores: Sequence[np.ndarray]) -> str:
     if min(len(runs) for each in scores for runs in each) < 2:
         return _number(found.value)
     return f"{_number(found.value)} [{_number(found.low)}, {_number(found.high)}]"
+
+
+def tell_updates(runs: Sequence[RunCurves]) -> None:
+    """Says which of the steps in a table are updates, where there are such."""
+    title = steps_title(runs)
+    if "updates" in title:
+        say(f"At step: {title}.")
 
 
 def tell_stopped(runs: Iterable[RunCurves]) -> None:

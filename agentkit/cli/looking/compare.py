@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from agentkit.cli.drawing.curves import EVALUATION, Curve, RunCurves, group_runs, read_all, say_left_out
-from agentkit.cli.drawing.score_table import Basis, print_table, tell_stopped, text
+from agentkit.cli.drawing.score_table import Basis, print_table, tell_stopped, tell_updates, text
 from agentkit.cli.screen import say
 from agentkit.errors import ConfigError, unknown_name
 from agentkit.experiment.evaluation import aggregates
@@ -65,6 +65,7 @@ def compare(arguments: argparse.Namespace) -> int:
             print(f"\n{environment}")
             here = {group: [scores[environment]] for group, scores in groups.items() if environment in scores}
             _print(_estimates(here, False), here, {group: bases[group][environment] for group in here})
+        tell_updates(runs)
         tell_stopped(runs)
         say("\nTo compare over all environments at once, normalise their scores: --normalize minmax, or ENV=LOW:HIGH.")
         say_left_out(empty, [metric])
@@ -73,6 +74,7 @@ def compare(arguments: argparse.Namespace) -> int:
     tables = _estimates(common, normalised)
     print()
     _print(tables, common, {group: [basis for found in bases[group].values() for basis in found] for group in common})
+    tell_updates(runs)
     tell_stopped(runs)
     _print_improvements({group: common[group] for group in _best_first(tables)})
     _print_few(groups)

@@ -18,6 +18,7 @@ from agentkit.cli.drawing.curves import (
     read_all,
     say_left_out,
     smooth,
+    steps_title,
     summarise,
 )
 from agentkit.errors import ConfigError
@@ -41,7 +42,8 @@ def plot(arguments: argparse.Namespace) -> int:
     runs, empty = read_all(arguments.runs, metrics, arguments.x)
     lines = make_lines(runs, arguments.band, iqm=arguments.iqm, window=arguments.smooth)
     output = Path(arguments.out)
-    draw_curves(lines, output, axis=arguments.x, middle="IQM" if arguments.iqm else "mean", band=arguments.band)
+    middle, steps = "IQM" if arguments.iqm else "mean", steps_title(runs)
+    draw_curves(lines, output, axis=arguments.x, steps=steps, middle=middle, band=arguments.band)
     if arguments.csv is not None:
         write_csv(lines, Path(arguments.csv), arguments.x)
     say_left_out(empty, metrics, arguments.x)
