@@ -58,9 +58,11 @@ def compare(arguments: argparse.Namespace) -> int:
         groups = normalise(groups, arguments.normalize)
         title += ", normalised"
     several = any(len(found) > 1 for scores in groups.values() for found in scores.values())
+    together = normalised or len(environments) == 1
+    common = complete(groups, environments) if together else {}
     brackets = " In brackets: 95 % stratified bootstrap interval." if several else ""
     say(f"Score: {title}.{brackets}")
-    if not normalised and len(environments) > 1:
+    if not together:
         for environment in environments:
             print(f"\n{environment}")
             here = {group: [scores[environment]] for group, scores in groups.items() if environment in scores}
@@ -70,7 +72,6 @@ def compare(arguments: argparse.Namespace) -> int:
         say("\nTo compare over all environments at once, normalise their scores: --normalize minmax, or ENV=LOW:HIGH.")
         say_left_out(empty, [metric])
         return 0
-    common = complete(groups, environments)
     tables = _estimates(common, normalised)
     print()
     _print(tables, common, {group: [basis for found in bases[group].values() for basis in found] for group in common})
