@@ -30,6 +30,14 @@ def test_without_a_display_a_file_is_written_and_named(run, monkeypatch, capsys)
     assert (run / "watch.gif").read_bytes()[:3] == b"GIF"
 
 
+@pytest.mark.parametrize("has_display", [False, True])
+def test_watch_plays_the_checkpoint_that_is_asked_for(run, has_display, monkeypatch, capsys):
+    monkeypatch.setattr("agentkit.envs.rendering.has_display", lambda: has_display)
+    monkeypatch.setattr(watch.Window, "possible", staticmethod(lambda: True))
+    assert main(["watch", str(run), "--checkpoint", "7"]) == 2
+    assert "has no checkpoint of step 7. It has those of: 40" in capsys.readouterr().err
+
+
 def test_a_film_may_be_asked_for_where_there_is_a_display(run, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("agentkit.envs.rendering.has_display", lambda: True)
     monkeypatch.setattr(watch.Window, "possible", staticmethod(lambda: True))

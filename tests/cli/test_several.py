@@ -106,6 +106,8 @@ def test_the_window_shows_each_step_of_the_game(run, monkeypatch, capsys):
     monkeypatch.setattr(watch.Window, "take", lambda self, render: shown.append(render()))
     assert main(["watch", str(run), "--episodes", "1"]) == 0
     assert "(1 episodes)" in capsys.readouterr().out
+    assert main(["watch", str(run), "--checkpoint", "7"]) == 2
+    assert "has no checkpoint of step 7" in capsys.readouterr().err
     taken = [int(np.sum(np.any(image[16::32, 16::32] != 255, axis=-1))) for image in shown]
     assert taken == list(range(len(shown))) and 6 <= len(shown) <= 10, "an empty board, then a square a step"
 

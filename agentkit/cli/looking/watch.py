@@ -39,7 +39,9 @@ def watch(arguments: argparse.Namespace) -> int:
     window = Window(film.frames_per_second, str(environment)) if in_window else None
     try:
         with refusing_settings(environment, settings):
-            lines = play(arguments, film, window, environment_settings=settings, imports=imports)
+            lines = play(
+                arguments, film, window, checkpoint=arguments.checkpoint, environment_settings=settings, imports=imports
+            )
     except CheckpointError as error:
         raise ConfigError(str(error)) from error
     for line in lines:

@@ -54,12 +54,7 @@ def add_evaluate_and_plot(commands: Commands[Parser]) -> None:
     evaluate.add_argument(
         "--max-steps", type=positive, metavar="N", help="cut an episode off after N steps; default: the run's own limit"
     )
-    evaluate.add_argument(
-        "--checkpoint",
-        default="newest",
-        metavar="WHICH",
-        help="newest, best (of all evaluations), or the step of one that is there; default: %(default)s",
-    )
+    _add_checkpoint(evaluate)
     _add_opponent(evaluate)
     evaluate.add_argument(
         "--tournament",
@@ -136,6 +131,7 @@ def add_policies(commands: Commands[Parser]) -> None:
     )
     watch.add_argument("run", metavar="RUN", help="a run folder, as 'agentkit train' names it at the end")
     watch.add_argument("--episodes", type=positive, default=3, metavar="N", help="default: %(default)s")
+    _add_checkpoint(watch)
     _add_opponent(watch)
     add_out(watch, "film it there instead: .mp4, with the extra 'video', or .gif")
     add_environment_settings(watch)
@@ -163,6 +159,15 @@ def add_policies(commands: Commands[Parser]) -> None:
     push.add_argument("target", metavar="OWNER/NAME", help="the repository, or a folder as ./NAME or /PATH")
     push.add_argument("--private", action="store_true", help="make a new repository private")
     _add_card(push)
+
+
+def _add_checkpoint(parser: Parser) -> None:
+    parser.add_argument(
+        "--checkpoint",
+        default="newest",
+        metavar="WHICH",
+        help="newest, best (of all evaluations), or the step of one that is there; default: %(default)s",
+    )
 
 
 def _add_opponent(parser: Parser) -> None:

@@ -279,20 +279,22 @@ def show(
     num_episodes: int = 1,
     size: int | None = None,
     *,
+    checkpoint: str | int = "newest",
     environment_settings: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> list[float]:
-    """Plays a run's newest checkpoint in front of a camera, such as a window; returns the episodes' returns.
+    """Plays a run's checkpoint in front of a camera, such as a window; returns the episodes' returns.
 
     Args:
         run_directory: the folder `agentkit.run` wrote.
         camera: called after each step with a function that draws, ``() -> uint8 [H, W, 3]``.
         num_episodes: at least 1.
         size: height of the images, where the environment can be asked for one.
+        checkpoint: see `evaluate`.
         environment_settings: see `evaluate`.
         **options: see `evaluate`.
     """
-    restored = restore_policy(run_directory, **options)
+    restored = restore_policy(run_directory, checkpoint, **options)
     settings = {**restored.experiment.environment_settings, **(environment_settings or {})}
     shown = filmed(dataclasses.replace(restored.experiment, environment_settings=settings), camera, size)
     assert restored.found is not None, "it was read"

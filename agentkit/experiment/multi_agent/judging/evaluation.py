@@ -206,21 +206,23 @@ def show_multi_agent(
     camera: Camera,
     num_episodes: int = 1,
     *,
+    checkpoint: str | int = "newest",
     opponents: Mapping[AgentId, Frozen | str] | None = None,
     imports: Sequence[str] = (),
     **changes: Any,
 ) -> dict[str, float]:
-    """Plays a run's newest checkpoint in front of a camera, such as a window; returns what `evaluate_multi_agent` does.
+    """Plays a run's checkpoint in front of a camera, such as a window; returns what `evaluate_multi_agent` does.
 
     Args:
         run: the run folder.
         camera: called after each step with a function that draws, ``() -> uint8 [H, W, 3]``.
         num_episodes: at least 1.
-        opponents: see `evaluate_multi_agent`, as all that follow.
+        checkpoint: see `evaluate_multi_agent`, as all that follow.
+        opponents: likewise.
         imports: likewise.
         **changes: likewise.
     """
-    game = _find_game(run, "newest", opponents or {}, imports, changes)
+    game = _find_game(run, checkpoint, opponents or {}, imports, changes)
     return _play(game, num_episodes, camera)
 
 
