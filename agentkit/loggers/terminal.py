@@ -65,6 +65,7 @@ class TerminalLogger(Logger):
         is_lines = self._display.console is None and self._notebook is None
         self._period = interval_seconds if is_lines else _REDRAW_SECONDS
         self._shown_at = -math.inf
+        self._line = ""
 
     def write(self, values: Mapping[str, Any]) -> None:
         """Takes the row's values, and redraws if it is time.
@@ -103,7 +104,10 @@ class TerminalLogger(Logger):
         elif self._display.console is not None:
             self._display.show(_drawn(self._progress, now, self._display.console))
         else:
-            self._display.message(plain_line(self._progress, now))
+            line = plain_line(self._progress, now)
+            if line != self._line:  # Of a run with nothing to do, the first line is the last one.
+                self._display.message(line)
+            self._line = line
 
 
 def plain_line(progress: Progress, now: float) -> str:

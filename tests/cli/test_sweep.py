@@ -113,6 +113,17 @@ def test_seeds_and_trials_are_filmed_as_one_run_is(tmp_path, monkeypatch):
     assert [plan.video_period for plan in made] == [30, 30, 30]
 
 
+def test_a_sweep_tells_its_preset_once(tmp_path, monkeypatch, capsys):
+    def run_sweep(plan, *others):
+        plan.make_experiment(plan.first_values())
+        return sweeps.SweepResult([], 1, True)
+
+    monkeypatch.setattr(sweeps, "run_sweep", run_sweep)
+    path = write(tmp_path, 'preset = "gymnasium:CartPole-v1"\n' + FILE)
+    assert main(["sweep", str(path), "--out", str(tmp_path)]) == 130
+    assert capsys.readouterr().out.count("Preset for gymnasium:CartPole-v1: ") == 1
+
+
 SEVERAL = """
 agent = "dqn"
 env = "agentkit:tic_tac_toe"

@@ -41,6 +41,14 @@ def test_plain_lines_at_intervals_and_at_the_end():
     assert lines[4] == " 24% 240/1,000 steps | 10 steps/s | took 0:24 | return 2.5 | 3 episodes | 20 updates/s"
 
 
+def test_the_line_of_a_run_with_nothing_to_do_is_printed_once():
+    stream = io.StringIO()
+    logger = TerminalLogger(100, start_step=600, stream=stream, clock=_Clock())
+    logger.write({"steps": 600})
+    logger.close()
+    assert stream.getvalue().splitlines() == ["100% 600/100 steps | took 0:00"]
+
+
 def test_time_left_of_a_resumed_run_counts_from_where_it_resumed():
     clock = _Clock()
     logger = TerminalLogger(1000, start_step=900, stream=io.StringIO(), clock=clock)

@@ -52,12 +52,13 @@ def show_evaluation(plan: Any) -> None:
     say(evaluation_plan(plan).describe(plan.num_steps))
 
 
-def new_experiment(arguments: argparse.Namespace, command: str, **settings: Any) -> Any:
+def new_experiment(arguments: argparse.Namespace, command: str, *, tells_preset: bool = True, **settings: Any) -> Any:
     """Returns the `ExperimentConfig` that the words of a command ask for. It has no run folder yet.
 
     Args:
         arguments: what `parser.parse` made of the experiment's words.
         command: the words before them, for messages: "train", "launch", "node replay".
+        tells_preset: whether to print which preset was chosen.
         **settings: fields of `ExperimentConfig` that this command sets itself.
 
     Raises:
@@ -98,7 +99,8 @@ def new_experiment(arguments: argparse.Namespace, command: str, **settings: Any)
     check_fit(plan)
     if arguments.show_config:
         show_config(plan, arguments)
-    tell_preset(preset, plan.agent, plan, arguments)
+    if tells_preset:
+        tell_preset(preset, plan.agent, plan, arguments)
     return plan
 
 

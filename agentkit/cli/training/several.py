@@ -73,12 +73,13 @@ def train_several(arguments: argparse.Namespace) -> int:
         return finish(experiment.run(plan), plan.run_directory, "train", arguments.imports)
 
 
-def new_several(arguments: argparse.Namespace, command: str) -> Any:
+def new_several(arguments: argparse.Namespace, command: str, *, tells_preset: bool = True) -> Any:
     """Returns the `MultiAgentConfig` that the words of a command ask for. It has no run folder yet.
 
     Args:
         arguments: what `parser.parse` made of them.
         command: "train" or "launch", for messages.
+        tells_preset: whether to print which preset was chosen.
 
     Raises:
         ConfigError: for missing arguments, or those that there are not for several agents.
@@ -126,7 +127,8 @@ def new_several(arguments: argparse.Namespace, command: str) -> Any:
         **{"checkpoint_period": max(num_steps // 10, 1)}
         | {field: value for field, value in given.items() if value is not None},
     )
-    tell_preset(preset, agent, plan, arguments)
+    if tells_preset:
+        tell_preset(preset, agent, plan, arguments)
     return plan
 
 

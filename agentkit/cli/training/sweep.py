@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ def sweep(arguments: argparse.Namespace) -> int:
         raise missing_extra("optuna", "sweep")
     import_packages(arguments.imports)
     imports = arguments.imports or []
+    made = itertools.count()
 
     def make_experiment(parameters: Mapping[str, Any]) -> Any:
         from agentkit.cli.training.new_run import new_experiment
@@ -45,10 +47,11 @@ def sweep(arguments: argparse.Namespace) -> int:
 
         named = [word for package in imports for word in ("--import", package)]
         trained = parse(["train", *file.words(parameters), *named])
+        is_first = next(made) == 0  # Which is made to be checked; all trials have the same preset.
         if trained.policies is not None:
-            return new_several(trained, "train")
+            return new_several(trained, "train", tells_preset=is_first)
         replay = "in_process" if trained.replay is None else trained.replay
-        return new_experiment(trained, "train", replay=replay)
+        return new_experiment(trained, "train", replay=replay, tells_preset=is_first)
 
     plan = make_plan(file, make_experiment)
     _check_first(file, plan)
