@@ -144,13 +144,14 @@ def write_launched(folder, **contents):
     checkpoint.write(pools_folder(folder), 10, pools, max_to_keep=1)
 
 
-def test_each_policy_goes_on_from_its_newest_checkpoint_with_replays_contents(tmp_path):
+def test_each_policy_goes_on_from_its_newest_state_and_its_replays_newest_contents(tmp_path):
     write_launched(tmp_path, b=12)  # That of step 21 is without.
+    (tmp_path / "learners" / ".DS_Store").touch()
     with switched(tmp_path, "train", "in_process"):
         found = checkpoint.read_latest(tmp_path / "checkpoints")
-    assert {name: each["num_updates"] for name, each in found.state["learner"].items()} == {"b": 12, "a": 20}
+    assert {name: each["num_updates"] for name, each in found.state["learner"].items()} == {"b": 21, "a": 20}
     assert list(found.state["learner"]) == ["b", "a"], "as the replays are numbered"
-    assert found.step == found.state["num_steps"] == 20 and found.state["num_agent_steps"] == 40
+    assert found.step == found.state["num_steps"] == 21 and found.state["num_agent_steps"] == 42
     assert [(found.path / f"replay-{name}" / "told").read_text() for name in "ba"] == ["b at 12", "a at 20"]
     assert found.state["self_play"]["episode"] == 3
 

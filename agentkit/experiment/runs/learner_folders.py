@@ -48,7 +48,7 @@ def all_learners(run: str | pathlib.Path) -> pathlib.Path:
 
 def learner_folders(run: str | pathlib.Path) -> list[pathlib.Path]:
     """Returns the folders of all learners of a launched run that has several; of any other run, none."""
-    return sorted(all_learners(run).iterdir()) if is_launched(run) else []
+    return sorted(each for each in all_learners(run).iterdir() if each.is_dir()) if is_launched(run) else []
 
 
 def newest_of_each(run: str | pathlib.Path, learner_ids: Iterable[str]) -> dict[str, Checkpoint]:

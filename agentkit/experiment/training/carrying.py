@@ -16,13 +16,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentkit import checkpoint
-from agentkit.checkpoint import Checkpoint
 from agentkit.errors import CheckpointError
 from agentkit.experiment.runs.learner_folders import (
     all_learners,
     contents_name,
     learner_folder,
     learner_folders,
+    newest_of_each,
     pools_folder,
 )
 from agentkit.experiment.training.switched_state import as_launched
@@ -85,38 +85,42 @@ def _carry_to_learners(directory: pathlib.Path) -> None:
 
 
 def _carry_to_one(directory: pathlib.Path, record: Mapping[str, Any]) -> None:
-    """Takes of each policy its newest checkpoint with replay's contents; steps go on from the greatest of theirs."""
-    folders = learner_folders(directory)
-    if not any(checkpoint.steps(folder / "checkpoints") for folder in folders):
+    """Takes of each policy its newest state and its replay's newest contents; steps go on from the greatest."""
+    states = newest_of_each(directory, [folder.name for folder in learner_folders(directory)])
+    if not states:
         return
-    found = {folder.name: _newest_with_contents(folder / "checkpoints") for folder in folders}
+    found = {name: _newest_contents(learner_folder(directory, name) / "checkpoints") for name in states}
     if lacking := [policy_id for policy_id, each in found.items() if each is None]:
         raise CheckpointError(
             f"{directory}: no checkpoint of {', '.join(lacking)} has the contents of replay, which the launched run "
             "was cut off from. Go on with agentkit launch --resume, which begins with an empty one."
         )
     # In the order of their replays' numbers: that of the policies.
-    saved = sorted(((name, *each) for name, each in found.items() if each), key=lambda each: (len(each[2]), each[2]))
-    newest = max((each for _, each, _ in saved), key=lambda each: each.step)
+    saved = sorted(((path, name) for name, path in found.items() if path), key=lambda each: _number_of(each[0]))
+    newest = max(states.values(), key=lambda each: each.step)
     names = ("launched", "num_steps", "totals", "explored", "callbacks")
     state = {
         **{name: newest.state[name] for name in names if name in newest.state},
         "experiment": {name: value for name, value in record.items() if name not in ("launch", "versions", "command")},
         "num_agent_steps": int(newest.state["totals"].get("agent_steps", newest.step)),
         "mid_episode": False,
-        "learner": {policy_id: each.state["learner"] for policy_id, each, _ in saved},
+        "learner": {policy_id: states[policy_id].state["learner"] for _, policy_id in saved},
     }
     if (pools := checkpoint.read_latest(pools_folder(directory))) is not None:
         state["self_play"] = pools.state
-    contents = {f"replay-{name}": functools.partial(_link_all, each.path / own) for name, each, own in saved}
+    contents = {f"replay-{name}": functools.partial(_link_all, path) for path, name in saved}
     checkpoint.write(directory / "checkpoints", newest.step, state, contents)
 
 
-def _newest_with_contents(folder: pathlib.Path) -> tuple[Checkpoint, str] | None:
-    """Returns a learner's newest checkpoint that has its replay's contents, and their name; None where none has."""
-    names = {path.name for path in folder.glob("step_*/replay*")}  # It has one replay.
-    read = [(checkpoint.read_latest(folder, holding=name), name) for name in names]
-    return max(((found, name) for found, name in read if found), key=lambda each: each[0].step, default=None)
+def _newest_contents(folder: pathlib.Path) -> pathlib.Path | None:
+    """Returns the newest contents of a learner's replay, of which it has one; None where it has none."""
+    names = {path.name for path in folder.glob("step_*/replay*")}
+    read = [(found, name) for name in names if (found := checkpoint.read_latest(folder, holding=name))]
+    return max(((found.step, found.path / name) for found, name in read), default=(0, None))[1]
+
+
+def _number_of(contents: pathlib.Path) -> tuple[int, str]:
+    return len(contents.name), contents.name
 
 
 def _link_all(source: pathlib.Path, folder: pathlib.Path) -> None:

@@ -68,11 +68,12 @@ def switched(run_directory: str | pathlib.Path, command: str, replay: object) ->
     try:
         yield
     except BaseException:
-        now = path.stat()  # What begins writes a file of its own.
-        if (now.st_ino, now.st_mtime_ns) == (written.st_ino, written.st_mtime_ns):
-            checkpoint.write_json(path, record)
-            if of_several:
-                drop_others(directory, begun_by)
+        with contextlib.suppress(ConfigError), run_lock(directory):  # Who has it now goes on with what is there.
+            now = path.stat()  # What begins writes a file of its own.
+            if (now.st_ino, now.st_mtime_ns) == (written.st_ino, written.st_mtime_ns):
+                checkpoint.write_json(path, record)
+                if of_several:
+                    drop_others(directory, begun_by)
         raise
 
 
