@@ -156,11 +156,12 @@ def test_nodes_without_an_id_of_their_own_are_refused(ids, message, tmp_path):
 
 @pytest.fixture
 def saved(tmp_path):
-    """The folder of a run that has saved at different steps, without contents of replay."""
+    """The folder of a run that has saved at different steps."""
     for step, (name, plan) in enumerate(configs(tmp_path).items(), start=400):
         write_config(plan, learner_folder(tmp_path, name), launch={}, learners=NAMES)
         state = {"experiment": plan.describe(), "totals": {"steps": step}, "num_steps": step, "launched": True}
-        checkpoint.write(learner_folder(tmp_path, name) / "checkpoints", step, state)
+        contents = {"replay" if name == "ppo" else "replay-1": lambda folder: (folder / "rows").touch()}
+        checkpoint.write(learner_folder(tmp_path, name) / "checkpoints", step, state, contents)
     return tmp_path
 
 
@@ -178,6 +179,14 @@ def test_what_does_not_go_on_with_a_run_is_refused(saved, tmp_path):
         resume(configs(saved, ppo=PPO, dqn=PPO))
     with pytest.raises(ConfigError, match="run_directory: expected the same one for all learners, found"):
         resume({"ppo": plans["ppo"], "dqn": configs(tmp_path / "other")["dqn"]})
+    with pytest.raises(experiment.ResumeError, match=r"replay of (dqn|ppo) was saved as replay.* in the order that"):
+        resume({name: plans[name] for name in ("dqn", "ppo")})
+    with pytest.raises(experiment.ResumeError, match=r"has no run of several learners in it\. Leave out resume"):
+        resume(configs(tmp_path / "nowhere"))
+    with pytest.raises(ConfigError, match=r"num_steps: expected the same of all learners, .*ppo=1,000,000, dqn=5"):
+        resume(plans | {"dqn": dataclasses.replace(plans["dqn"], num_steps=5)})
+    with pytest.raises(ConfigError, match="found no learner"):
+        experiment.run_learners(distributed.Program("none"), {})
     shutil.rmtree(learner_folder(saved, "dqn") / "checkpoints")
     with pytest.raises(experiment.ResumeError, match="the learners dqn have no checkpoint, and others have"):
         resume(plans)

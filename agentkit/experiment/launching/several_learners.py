@@ -25,7 +25,7 @@ from agentkit.experiment.launching.run import (
 from agentkit.experiment.launching.sharing.callbacks import stopped_by
 from agentkit.experiment.multi_agent.config import check_word
 from agentkit.experiment.runs.config_json import check_run_directory, learner_parts, read_record, write_config
-from agentkit.experiment.runs.learner_folders import learner_folder, newest_of_each
+from agentkit.experiment.runs.learner_folders import contents_name, learner_folder, newest_of_each
 from agentkit.experiment.runs.lock import run_lock
 from agentkit.experiment.runs.loggers import check_for_processes, check_installed
 from agentkit.experiment.runs.resume_checks import ResumeError, check_code, check_same
@@ -68,7 +68,7 @@ def run_learners(
         return run_program(program, engine=engine, on_status=on_status)
     directory = directory.absolute()
     with run_lock(directory):
-        state = _prepare(experiments, directory, resume)
+        state = _prepare(program, experiments, directory, resume)
         forget_killed(directory, program)
         status = run_program(
             program,
@@ -85,6 +85,11 @@ def run_learners(
 
 def _check_learners(program: Program, experiments: Mapping[str, ExperimentConfig]) -> None:
     """Looks whether nodes and experiments belong together, and can be run in many processes."""
+    if len({experiment.num_steps for experiment in experiments.values()}) != 1:
+        totals = ", ".join(f"{name}={experiment.num_steps:,}" for name, experiment in experiments.items())
+        raise ConfigError(
+            f"num_steps: expected the same of all learners, whose actors are the same, found {totals or 'no learner'}."
+        )
     for role in ("replay", "learner"):
         found = [str(node.kwargs.get("learner_id")) for node in program.nodes.values() if node.role == role]
         # Of a learner there is one, and one replay or several, which are its shards.
@@ -108,10 +113,12 @@ def _check_learners(program: Program, experiments: Mapping[str, ExperimentConfig
 
 
 def _prepare(
-    experiments: Mapping[str, ExperimentConfig], directory: pathlib.Path, resume: bool
+    program: Program, experiments: Mapping[str, ExperimentConfig], directory: pathlib.Path, resume: bool
 ) -> Mapping[str, Any] | None:
     """Looks at the run folder before anything is started; returns the newest state to go on from, if any."""
     found = _find_saved(experiments, directory) if resume else {}
+    for learner_id in found:
+        _check_replays(program, directory, learner_id)
     for learner_id, experiment in experiments.items():
         part = learner_folder(directory, learner_id)
         check_code(experiment, part)
@@ -124,8 +131,9 @@ def _find_saved(experiments: Mapping[str, ExperimentConfig], directory: pathlib.
     refuse_second_supervisor(directory)
     if (directory / "config.json").exists():
         raise ResumeError(f"{directory} is no run of several learners: go on with it as it was begun.")
-    parts = learner_parts(directory)
-    began = read_record(parts[0]).get("learners", []) if parts else experiments
+    if not (parts := learner_parts(directory)):
+        raise ResumeError(f"{directory} has no run of several learners in it. Leave out resume to begin one there.")
+    began = read_record(parts[0]).get("learners", [])
     if set(began) != set(experiments):
         raise ResumeError(
             f"{directory} is of the learners {', '.join(began)}, and this program has {', '.join(experiments)}. Resume "
@@ -138,3 +146,15 @@ def _find_saved(experiments: Mapping[str, ExperimentConfig], directory: pathlib.
     except CheckpointError as error:
         raise ResumeError(str(error)) from error
     return found
+
+
+def _check_replays(program: Program, directory: pathlib.Path, learner_id: str) -> None:
+    """Refuses replay nodes of a learner that have other names than those whose contents it saved: they begin empty."""
+    saved = {path.name for path in learner_folder(directory, learner_id).glob("checkpoints/step_*/replay*")}
+    nodes = [node for node in program.nodes.values() if node.role == "replay"]
+    now = {contents_name(node.name) for node in nodes if node.kwargs.get("learner_id") == learner_id}
+    if saved and now != saved:
+        raise ResumeError(
+            f"{directory}: the replay of {learner_id} was saved as {', '.join(sorted(saved))}, and the program's nodes "
+            f"for it are {', '.join(sorted(now))}. Add the nodes in the order that the run began with."
+        )
