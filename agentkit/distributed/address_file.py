@@ -52,7 +52,13 @@ def connect_to_run(run_directory: pathlib.Path, timeout: float = 5.0) -> RunStor
 def _nothing_runs(run_directory: pathlib.Path) -> ConfigError:
     """Returns the error for a folder in which no program runs: one that has ended, or none that was launched."""
     label = f"No launched program runs in {run_directory}"
-    launch = _read_launch(run_directory)
+    record = _read_record(run_directory)
+    launch = record.get("launch")
+    if "learners" in record or list(run_directory.glob("learners/*/config.json")):
+        return ConfigError(
+            f"{label}: it is of a program of several learners, which has ended. Run the code that made it again, with "
+            "resume=True."
+        )
     if launch is None:
         return ConfigError(
             f"{label}: it has no board.json. Only 'agentkit launch' and 'agentkit node' make one; for a run of "
@@ -63,10 +69,10 @@ def _nothing_runs(run_directory: pathlib.Path) -> ConfigError:
     return ConfigError(f"{label}: it has ended. Go on with: {go_on}")
 
 
-def _read_launch(run_directory: pathlib.Path) -> Any:
-    """Returns how ``config.json`` says that a run was launched; None where it says nothing."""
+def _read_record(run_directory: pathlib.Path) -> dict[str, Any]:
+    """Returns what ``config.json`` says, for a message; nothing where it cannot be read."""
     try:
         record = read_json(run_directory / "config.json")
     except (OSError, ValueError):
-        return None
-    return record.get("launch") if isinstance(record, dict) else None
+        return {}
+    return record if isinstance(record, dict) else {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
 import pathlib
 from collections.abc import Iterable, Iterator
 from typing import Any, final
@@ -17,7 +18,7 @@ from agentkit.callbacks import Callback
 from agentkit.counting import Counter
 from agentkit.datasets import ReplayDataset
 from agentkit.environment_loop import ReadyEnvironmentLoop
-from agentkit.errors import AgentkitError, CheckpointError, ConfigError, SpecError, says_what_was_meant
+from agentkit.errors import AgentkitError, CheckpointError, ConfigError, SpecError, missing_extra, says_what_was_meant
 from agentkit.experiment.checks import short_runs
 from agentkit.experiment.checks.agent_fits import check_fit, check_memory
 from agentkit.experiment.checks.step_watch import StepWatch, environment_name
@@ -149,6 +150,8 @@ def started(experiment: Any, resume: bool, profile: Profile | None = None) -> It
     devices = learner_devices(experiment.devices)
     check_run_directory(experiment, resume)
     check_installed(experiment)
+    if experiment.replay == "reverb" and importlib.util.find_spec("reverb") is None:
+        raise missing_extra("dm-reverb", "reverb")
     with contextlib.ExitStack() as stack:
         stack.enter_context(run_lock(experiment.run_directory))
         try:

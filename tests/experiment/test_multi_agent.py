@@ -1,6 +1,7 @@
 """Several agents in one run: who plays whom, each with a learner of its own, saved, resumed, frozen and evaluated."""
 
 import dataclasses
+import importlib.util
 import pathlib
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from agentkit.envs.catch import Catch
 from agentkit.envs.multi_agent.matrix_game import MatrixGame
 from agentkit.envs.multi_agent.tic_tac_toe import TicTacToe
 from agentkit.envs.multi_agent.wrapper import MultiAgentWrapper
-from agentkit.errors import AgentkitError, CheckpointError, ConfigError, SpecError, UnknownNameError
+from agentkit.errors import AgentkitError, CheckpointError, ConfigError, MissingExtraError, SpecError, UnknownNameError
 from agentkit.experiment import read_multi_agent_config
 from agentkit.experiment.multi_agent.assigning.who_plays import agents_by_policy, who_plays
 
@@ -82,19 +83,20 @@ def test_three_policies_of_two_kinds_are_resumed_to_the_bit(tmp_path):
 
 @pytest.mark.full
 @pytest.mark.reverb
-def test_policies_of_two_kinds_learn_from_reverb_and_are_resumed(tmp_path):
+def test_policies_of_two_kinds_learn_from_reverb_and_are_resumed(tmp_path, capsys):
     """Each has a server of its own; what Reverb holds is not had back to the bit, so that new episodes begin."""
     policies, who = {"a": DQN, "b": PPO}, WHO | {"agent_2": "b"}
     given = {"policies": policies, "policy_of": who, "environment": "agentkit:come_and_go", "replay": "reverb"}
     agentkit.run(config(tmp_path, **given, num_steps=117))
     before = saved(tmp_path)
     assert before["loop"]["turns"], "nobody waits: choose another step"
-    result = agentkit.resume(tmp_path, num_steps=250)
+    result = agentkit.resume(tmp_path, num_steps=250, progress=True)
     after = saved(tmp_path)
     ended, under_way = int(after["counter"]["counts"]["steps"]), int(after["loop"]["length"])
     assert result.steps == ended + under_way == 250
     for policy_id, learner in after["learner"].items():
         assert int(learner["num_updates"]) > int(before["learner"][policy_id]["num_updates"]) > 0
+    assert "What Reverb holds is not had back to the bit: a new episode begins" in capsys.readouterr().err
     rows = agentkit.open_run(str(tmp_path)).rows("learner-a")
     assert rows[-1]["replay_size"] > 117, "its items of before the resume are there"
 
@@ -272,13 +274,16 @@ def test_a_map_that_leaves_somebody_out_is_refused(policies, policy_of, message)
         agents_by_policy(config(policies=policies, policy_of=policy_of), SPECS)
 
 
-def test_replays_that_are_none_in_one_process_are_refused(tmp_path):
+def test_replays_that_are_none_in_one_process_are_refused(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="'served' is the server of a program"):
         agentkit.run(config(tmp_path / "run", replay="served"))
     with pytest.raises(ConfigError, match=r"replay \(--replay\): experience stays on the device"):
         agentkit.run(config(tmp_path / "run", environment="jax:tic_tac_toe", on_device=True, replay="reverb"))
     with pytest.raises(UnknownNameError, match="replay 'disk'"):
         config(replay="disk")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)  # Where Reverb is installed, too.
+    with pytest.raises(MissingExtraError, match="'dm-reverb' is needed"):
+        agentkit.run(config(tmp_path / "run", replay="reverb"))
     assert not (tmp_path / "run").exists()
 
 

@@ -198,6 +198,9 @@ def test_what_does_not_go_on_with_a_run_is_refused(saved, tmp_path):
 
 
 def test_no_other_command_goes_on_with_several_learners(saved, capsys):
+    for folder in (saved, learner_folder(saved, "dqn")):
+        assert main(["status", str(folder)]) == 2
+        assert "several learners, which has ended. Run the code that made it" in capsys.readouterr().err
     part, alone = learner_folder(saved, "ppo"), configs(saved, num_steps=20)["ppo"]
     together = r"is of a program of several learners \(.*\), which go on together: run the code that made"
     with pytest.raises(ConfigError, match="has a run of several learners in it already"):

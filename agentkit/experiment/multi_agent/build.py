@@ -99,8 +99,9 @@ def build(
         callbacks = _find_callbacks(config, each, replay, loop, by_episode, logs, hooks)
         learning.append(_start_learning(each, replay, key, callbacks, config.on_nan, stack))
     unequal = None
-    if found is not None and not loop.resumable:
-        unequal = "The environment cannot be saved: it begins a new episode, and the run is not equal to another."
+    if found is not None and not (loop.resumable and all(replay.resumable for replay in replays.values())):
+        why = "What Reverb holds is not had back to the bit" if loop.resumable else "The environment cannot be saved"
+        unequal = f"{why}: a new episode begins, and the run is not equal to another."
     for message in filter(None, (lacking, *tell(by_policy), unequal, *short_runs_of(config, by_policy))):
         logs.message(message)
     evaluator = None
