@@ -13,14 +13,15 @@ import pytest
 
 import agentkit
 from agentkit.agents import dqn
-from agentkit.callbacks import stop_at
+from agentkit.callbacks import curriculum, stop_at
 from agentkit.cli import main
-from agentkit.errors import ConfigError
+from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment.sweeps import seeds
 from agentkit.experiment.sweeps.job_process import run_job
 from agentkit.experiment.sweeps.jobs import OUTPUT_FILE, read_outcome, read_progress, write_outcome
 from agentkit.experiment.sweeps.seeds import RunsFailedError, read_group, run_seeds
 from agentkit.loggers import read_csv
+from tests.experiment.own_callbacks import grow
 
 AGENT = dqn.make_agent(dqn.Config(hidden_sizes=(8,), min_replay_size=20, batch_size=4, replay_size=500))
 
@@ -165,6 +166,15 @@ def test_a_group_is_not_overwritten_and_keeps_its_seeds(tmp_path):
         run_seeds(experiment(tmp_path), [0], jobs=0)
     with pytest.raises(ConfigError, match=r"there is no group\.json"):
         run_seeds(experiment(tmp_path / "other"), [0], resume=True)
+
+
+def test_a_resume_that_is_refused_leaves_the_groups_callbacks(tmp_path, monkeypatch):
+    monkeypatch.setattr(seeds, "JobProcesses", InThisProcess)
+    described = experiment(None, callbacks=[curriculum(grow)]).describe()
+    (tmp_path / "group.json").write_text(json.dumps({"seeds": [0], "jobs": 1, "experiment": described}))
+    with pytest.raises(CheckpointError, match=r"callbacks that change the training: Curriculum\(.*; this run has none"):
+        run_seeds(experiment(tmp_path), [0], resume=True)
+    assert json.loads((tmp_path / "group.json").read_text())["experiment"] == described
 
 
 @pytest.mark.parametrize(

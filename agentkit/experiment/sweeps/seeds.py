@@ -108,6 +108,7 @@ def run_seeds(
     Raises:
         ConfigError: seeds or jobs are impossible; or the folder has a group in it and `resume` is False, or none, or
             one of runs that have taken more steps than these.
+        CheckpointError: the group has other callbacks that change the training.
         RunsFailedError: a run failed; its `results` are what is returned otherwise.
     """
     seeds = check_seeds(seeds)
@@ -206,6 +207,7 @@ def _begin_group(
             raise ConfigError(f"{folder} has the seeds {record['seeds']}; this experiment has {list(seeds)}.")
         _check_total(experiment, folder, record)
         now = experiment.describe()
+        callback_record.check_same(record["experiment"].get("callbacks", []), now["callbacks"], str(folder))
         record["experiment"] |= {name: now[name] for name in _CHANGED_BY_RESUME}  # What the next resume begins with.
         write_json(folder / GROUP_FILE, record)
         threads: int | None = record.get("threads")
