@@ -13,12 +13,14 @@ import pytest
 
 import agentkit
 from agentkit.agents import dqn
-from agentkit.callbacks import curriculum, stop_at
+from agentkit.callbacks import curriculum, keep_best, stop_at
 from agentkit.cli import main
 from agentkit.errors import CheckpointError, ConfigError
+from agentkit.experiment.config.callback_record import MissingCallbackWarning
+from agentkit.experiment.runs.config_json import write_config
 from agentkit.experiment.sweeps import seeds
 from agentkit.experiment.sweeps.job_process import run_job
-from agentkit.experiment.sweeps.jobs import OUTPUT_FILE, read_outcome, read_progress, write_outcome
+from agentkit.experiment.sweeps.jobs import OUTPUT_FILE, Outcome, read_outcome, read_progress, write_outcome
 from agentkit.experiment.sweeps.seeds import RunsFailedError, read_group, run_seeds
 from agentkit.loggers import read_csv
 from tests.experiment.own_callbacks import grow
@@ -145,6 +147,20 @@ def test_a_run_that_a_callback_has_ended_says_so_and_goes_on_with_another_one(tm
     assert end_of(stop_at(-5))[1] == 30, "it has taken all its steps"
     with pytest.raises(ConfigError, match=r"has 30 steps already, and num_steps=20 \(--steps\) is the total"):
         end_of(stop_at(5), num_steps=20)
+
+
+def test_another_choice_of_the_best_policy_restarts_no_run_that_a_callback_has_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(seeds, "JobProcesses", InThisProcess)
+    plan, run = experiment(tmp_path, callbacks=[stop_at(-5), keep_best()]), tmp_path / "seed0"
+    (tmp_path / "group.json").write_text(json.dumps({"seeds": [0], "jobs": 1, "experiment": plan.describe()}))
+    write_config(dataclasses.replace(plan, run_directory=run), run)
+    write_outcome(run, Outcome("finished", 50, steps=10, stopped_by="it is good enough"))
+    (by_length,) = run_seeds(
+        dataclasses.replace(plan, callbacks=[stop_at(-5), keep_best("episode_length")]), [0], resume=True
+    )
+    with pytest.warns(MissingCallbackWarning, match="KeepBest"):
+        (none,) = run_seeds(dataclasses.replace(plan, callbacks=[stop_at(-5)]), [0], resume=True)
+    assert [(each.steps, each.stopped_by) for each in (by_length, none)] == [(10, "it is good enough")] * 2
 
 
 @pytest.mark.both_stacks

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, final
 
+from agentkit.callbacks.best import KeepBest
 from agentkit.checkpoint import write_json
 from agentkit.errors import AgentkitError, ConfigError, says_what_was_meant
 from agentkit.experiment.checks.short_runs import warnings_of
@@ -44,6 +45,7 @@ from agentkit.scratch import make_scratch, remove_scratch
 
 GROUP_FILE = "group.json"
 _CHANGED_BY_RESUME = ("num_steps", "callbacks")
+_KEEP_BEST = f"{KeepBest.__module__}:{KeepBest.__qualname__}"
 _COLUMNS = ("seed", "state", "steps", "return", "evaluation", "left")
 _REFRESH_SECONDS = 0.5
 _MAX_SEEDS = 10_000
@@ -236,8 +238,13 @@ def _is_done(job: Job) -> bool:
     outcome = read_outcome(job.directory)
     if outcome is None or not is_finished(job) or not outcome.stopped_by:
         return is_finished(job)
-    saved = callback_record.read(read_record(job.directory)["callbacks"])
-    return callback_record.are_same(saved, callback_record.read(callback_record.describe(job.experiment.callbacks)))
+    saved, now = read_record(job.directory)["callbacks"], callback_record.describe(job.experiment.callbacks)
+    return callback_record.are_same(_may_stop(saved), _may_stop(now))
+
+
+def _may_stop(entries: Any) -> list[callback_record.SavedCallback]:
+    """Returns those of a record's callbacks that may end a run: all but the one that keeps the best policy."""
+    return [each for each in callback_record.read(entries) if each.code.value != _KEEP_BEST]
 
 
 def _run_group(
