@@ -193,6 +193,19 @@ def test_a_resume_that_is_refused_leaves_the_groups_callbacks(tmp_path, monkeypa
     assert json.loads((tmp_path / "group.json").read_text())["experiment"] == described
 
 
+def test_a_lower_total_is_refused_by_the_newest_checkpoint(tmp_path, monkeypatch):
+    """What a killed run had logged after its checkpoint it takes again."""
+    monkeypatch.setattr(seeds, "_run_group", lambda *others: [])
+    described = experiment(None, num_steps=1_000).describe()
+    (tmp_path / "group.json").write_text(json.dumps({"seeds": [0], "jobs": 1, "experiment": described}))
+    (tmp_path / "seed0" / "checkpoints" / "step_000000000500").mkdir(parents=True)
+    (tmp_path / "seed0" / "logs").mkdir()
+    (tmp_path / "seed0" / "logs" / "train.csv").write_text("steps,episode_return\n900,1\n")
+    assert run_seeds(experiment(tmp_path, num_steps=800), [0], resume=True) == []
+    with pytest.raises(ConfigError, match=r"has 500 steps already, and num_steps=400"):
+        run_seeds(experiment(tmp_path, num_steps=400), [0], resume=True)
+
+
 @pytest.mark.parametrize(
     ("entry", "said"),
     [

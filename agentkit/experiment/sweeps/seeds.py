@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, final
 
+from agentkit import checkpoint
 from agentkit.callbacks.best import KeepBest
 from agentkit.checkpoint import write_json
 from agentkit.errors import AgentkitError, ConfigError, says_what_was_meant
@@ -224,8 +225,8 @@ def _begin_group(
 
 
 def _check_total(experiment: ExperimentConfig | MultiAgentConfig, folder: pathlib.Path, record: dict[str, Any]) -> None:
-    """Refuses a lower total than before that a run of the group is past already; see `resume_checks.check_total`."""
-    taken = max(read_progress(folder / f"seed{seed}").steps for seed in record["seeds"])
+    """Refuses a lower total than before that a run's checkpoint is past already; see `resume_checks.check_total`."""
+    taken = max(max(checkpoint.steps(folder / f"seed{seed}" / "checkpoints"), default=0) for seed in record["seeds"])
     if experiment.num_steps < min(taken, record["experiment"].get("num_steps", 0)):
         raise ConfigError(
             f"A run of {folder} has {taken:,} steps already, and num_steps={experiment.num_steps:_} (--steps) is the "
