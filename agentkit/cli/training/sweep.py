@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from agentkit.callbacks.base import check_evaluates_before_its_end
 from agentkit.cli.interrupts import INTERRUPTED
 from agentkit.cli.screen import command_line, say
 from agentkit.cli.training.several import find_agents
@@ -73,6 +74,7 @@ def _check_first(file: SweepFile, plan: Any) -> None:
     """Builds one experiment of the sweep, so that what no trial could do is refused before there is a folder."""
     try:
         experiment = plan.make_experiment(plan.first_values())
+        check_evaluates_before_its_end(experiment, "agentkit sweep")
         if hasattr(experiment, "policies"):
             agents = {agent_id for agent_ids in find_agents(experiment).values() for agent_id in agent_ids}
             if plan.return_of is not None and plan.return_of not in agents:
