@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from agentkit.cli.values.environments import plain_text
-from agentkit.cli.values.fields import value_text
+from agentkit.cli.values.fields import BOOLS, value_text
 from agentkit.cli.values.presets import wrapper_text
 from agentkit.errors import ConfigError, our_name, unknown_name
 
@@ -265,5 +265,15 @@ def refuse_option(arguments: argparse.Namespace, options: Mapping[str, argparse.
 
         agent = arguments.agent
         if agent in registry.names() and name not in field_types(registry.config_class(agent)):
-            value = "" if options[option].nargs == 0 else f" {text}"
-            raise ConfigError(f"{name} is no setting of {agent} but an option. Give: {option}{value}")
+            advice = _in_options(option, options[option], text)
+            raise ConfigError(f"{name} is no setting of {agent} but an option. {advice}")
+
+
+def _in_options(option: str, action: argparse.Action, text: str) -> str:
+    """Returns how an option says what somebody has written as the value of a setting."""
+    if action.nargs != 0:
+        return f"Give: {option} {text}"
+    if BOOLS.get(text.lower(), True):
+        return f"Give: {option}"
+    opposite = [other for other in action.option_strings if other != option]
+    return f"Give: {opposite[0]}" if opposite else "Leave it out."

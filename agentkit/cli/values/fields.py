@@ -14,7 +14,7 @@ from typing import Any
 from agentkit.counting import parse_whole
 from agentkit.errors import ConfigError, unknown_name
 
-_BOOLS = {
+BOOLS = {
     "true": True,
     "yes": True,
     "on": True,
@@ -53,9 +53,9 @@ def parse_value(text: str, annotation: Any) -> Any:
     if origin is tuple:
         return _parse_tuple(text, options)
     if annotation is bool:
-        if text.lower() not in _BOOLS:
+        if text.lower() not in BOOLS:
             raise ValueError(f"expected true or false, found {text!r}")
-        return _BOOLS[text.lower()]
+        return BOOLS[text.lower()]
     if annotation is int:
         return parse_whole(text)
     if annotation is float:
