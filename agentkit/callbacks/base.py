@@ -192,7 +192,7 @@ def check_evaluates(experiment: Any, name: str) -> None:
 
 
 def check_evaluates_before_its_end(experiment: Any, name: str) -> None:
-    """Refuses an experiment whose first evaluation would come after its last step, or never.
+    """Refuses an experiment that evaluates never, or, in a launched program, only after its last step.
 
     Raises:
         ConfigError: its `evaluation_period` is 0, or longer than the run.
@@ -201,6 +201,6 @@ def check_evaluates_before_its_end(experiment: Any, name: str) -> None:
     period, total = experiment.evaluation_period, experiment.num_steps
     if period is not None and period > total:
         raise ConfigError(
-            f"{name} looks at evaluations, and the first one would come at {period:,}, after the run's end at "
-            f"{total:,}. Give a shorter evaluation_period (--eval-every), or a longer run."
+            f"{name} looks at evaluations during the run, and with one every {period:,} the run ends, at {total:,}, "
+            "before there is any. Give a shorter evaluation_period (--eval-every), or a longer run."
         )

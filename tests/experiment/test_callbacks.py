@@ -331,7 +331,7 @@ def test_what_is_no_callback_is_refused_before_anything_is_there(tmp_path: pathl
         run(make_experiment(directory), callbacks=[keep_best("episode_retrun"), stop_at(5.0)])
     for each in (stop_at(0.0), stop_when_flat(), prune(Trial(1))):
         each.check(make_experiment(evaluation_period=60))
-        with pytest.raises(ConfigError, match=r"the first one would come at 61, after the run's end at 60\."):
+        with pytest.raises(ConfigError, match="with one every 61 the run ends, at 60, before there is any"):
             each.check(make_experiment(evaluation_period=61))
     with pytest.raises(ConfigError, match="give the experiment a run_directory"):
         run(make_experiment(), callbacks=[keep_best()])
