@@ -66,7 +66,7 @@ def _nothing_runs(run_directory: pathlib.Path) -> ConfigError:
         )
     by_hand = "'agentkit node replay' with the words of its start"  # Such a run has no settings of `launch`.
     go_on = shlex.join(["agentkit", "launch", "--resume", str(run_directory)]) if launch else by_hand
-    return ConfigError(f"{label}: it has ended. Go on with: {go_on}")
+    return ConfigError(f"{label}: it has ended, or has not begun. Go on with: {go_on}")
 
 
 def _read_record(run_directory: pathlib.Path) -> dict[str, Any]:

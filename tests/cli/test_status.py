@@ -130,8 +130,8 @@ def test_watching_ends_with_the_program(tmp_path, capsys):
     ("board", "message"),
     [
         (None, "it has no board.json"),
-        ({"launch": {"num_actors": 2}}, "it has ended. Go on with: agentkit launch --resume"),
-        ({"launch": {}}, "it has ended. Go on with: 'agentkit node replay'"),
+        ({"launch": {"num_actors": 2}}, "it has ended, or has not begun. Go on with: agentkit launch --resume"),
+        ({"launch": {}}, "it has ended, or has not begun. Go on with: 'agentkit node replay'"),
         ({"address": "127.0.0.1:9", "run_id": "0123456789abcdef0123456789abcdef"}, "Nothing answers for"),
         ({"address": "127.0.0.1:9"}, "Nothing answers for"),
         ("{half a fi", "Nothing answers for"),
