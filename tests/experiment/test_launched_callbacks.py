@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from agentkit.agents import dqn
 from agentkit.callbacks import curriculum, info_metrics, keep_best, stop_at, stop_when_flat
 from agentkit.distributed import ProgramError
 from agentkit.experiment import ExperimentConfig, launch, resume_launch
+from agentkit.experiment.launching.sharing.callbacks import node_hooks
 from agentkit.loggers import read_csv
 from tests.experiment.own_callbacks import Where, grow, make_scaled
 
@@ -40,7 +42,7 @@ def test_an_evaluation_stops_a_program_and_its_resume_knows_of_it(tmp_path: path
     assert not result.interrupted and 150 <= result.steps < 100_000
     saved = checkpoint.read_latest(directory / "checkpoints")
     flat = saved.state["callbacks"]["evaluator-0"]["StopWhenFlat"]
-    assert flat["best"] is not None and flat["without_progress"] < 2
+    assert flat["best"] is not None and flat["without_progress"] == 0
     events = {(event, role) for event, role, _ in map(json.loads, (tmp_path / "where").read_text().splitlines())}
     assert events == {
         ("on_start", "actor"), ("on_start", "learner"), ("on_start", "evaluator"), ("on_step", "actor"),
@@ -56,10 +58,24 @@ def test_an_evaluation_stops_a_program_and_its_resume_knows_of_it(tmp_path: path
     assert kept["episode_return"] == best and evaluate(directory, 1, checkpoint="best")["steps"] == kept["steps"]
 
     (tmp_path / "where").unlink()
-    again = resume_launch(directory)  # It has its best again, and counts as it was saved: that has begun anew.
-    assert len(again.evaluations) == 2 - flat["without_progress"] and again.stopped_by == result.stopped_by
+    again = resume_launch(directory)  # It has its best again, and as many evaluations.
+    assert len(again.evaluations) == 2 and again.stopped_by == result.stopped_by
     starts = [json.loads(line) for line in (tmp_path / "where").read_text().splitlines() if "on_start" in line]
     assert {role: steps for _, role, steps in starts}["actor"] >= result.steps  # Where a curriculum goes on.
+
+
+def test_the_states_are_kept_before_the_program_is_asked_for_its_end(tmp_path: pathlib.Path) -> None:
+    told: list[tuple[str, Any]] = []
+    store = SimpleNamespace(put=lambda name, value: told.append((name, value)), status=lambda: {"values": {}})
+    context: Any = SimpleNamespace(
+        name="evaluator-0", role="evaluator", store=store, totals=dict, sync=lambda: None,
+        request_stop=lambda reason: told.append(("request_stop", reason)),
+    )  # fmt: skip
+    hooks = node_hooks(context, make_experiment(tmp_path, callbacks=[stop_when_flat(1)]))
+    for _ in range(2):
+        hooks.emit("on_evaluation", {"episode_return": 3.0})
+    assert [name for name, _ in told] == ["callbacks/evaluator-0", "stopped_by", "request_stop"]
+    assert told[0][1] == {"StopWhenFlat": {"best": 3.0, "without_progress": 0}}
 
 
 @pytest.mark.parametrize("event", ["on_step", "on_evaluation"])

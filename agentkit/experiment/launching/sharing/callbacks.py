@@ -40,6 +40,8 @@ def node_hooks(context: NodeContext, experiment: RunConfig) -> Hooks:
             context.store.put(_FAILURE, f"A callback on {context.name} failed; the run is saved.\n{text}")
             context.request_stop(f"a callback on {context.name} failed")
         else:
+            if context.role != "actor":
+                keep_states(context, hooks)  # The learner may save before the callbacks behind this one are done.
             context.store.put(_STOPPED_BY, hooks.stopped_by)
             context.request_stop(str(hooks.stopped_by))
 
