@@ -229,8 +229,8 @@ def never_ready(context):
 )
 def test_a_node_that_hangs_is_killed_and_started_again(target, role, why):
     _, status = run(one_role(target, **role))
-    node = status["nodes"]["node-0"]
-    assert node["restarts"] == 1 and why in node["last_error"] and node["state"] == "done"
+    node = status["nodes"]["node-0"]  # On a busy machine the next one may be late, too, and meet the same.
+    assert node["restarts"] >= 1 and why in node["last_error"] and node["state"] == "done"
 
 
 @pytest.mark.full
