@@ -151,6 +151,7 @@ def test_a_run_that_a_callback_has_ended_says_so_and_goes_on_with_another_one(tm
 
 def test_another_choice_of_the_best_policy_restarts_no_run_that_a_callback_has_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(seeds, "JobProcesses", InThisProcess)
+    monkeypatch.setattr(InThisProcess, "start", lambda _, job: pytest.fail(f"{job.name} runs again"))
     plan, run = experiment(tmp_path, callbacks=[stop_at(-5), keep_best()]), tmp_path / "seed0"
     (tmp_path / "group.json").write_text(json.dumps({"seeds": [0], "jobs": 1, "experiment": plan.describe()}))
     write_config(dataclasses.replace(plan, run_directory=run), run)
