@@ -40,6 +40,13 @@ def test_pages_hold_what_the_records_give() -> None:
         assert all((DOCS / tables.picture(page, group[0].run.task)).exists() for group in groups)
 
 
+def test_a_page_and_its_pictures_are_written(tmp_path: pathlib.Path) -> None:
+    offline = [record for record in RECORDS.values() if record.run.page == "offline"][:2]
+    tables.write(offline, tmp_path)
+    assert tables.MARK in (tmp_path / "offline.md").read_text()
+    assert (tmp_path / tables.picture("offline", offline[0].run.task)).stat().st_size > 1_000
+
+
 @pytest.mark.parametrize("run", COMMANDS, ids=lambda run: f"{run.name} {run.page}")
 def test_each_command_can_be_parsed(run: Run) -> None:
     """Unmarked, though it imports all agents: a setting that was renamed would end a run in the night."""
