@@ -150,7 +150,7 @@ def started(experiment: Any, resume: bool, profile: Profile | None = None) -> It
     devices = learner_devices(experiment.devices)
     check_run_directory(experiment, resume)
     check_installed(experiment)
-    if experiment.replay == "reverb" and importlib.util.find_spec("reverb") is None:
+    if not resume and experiment.replay == "reverb" and importlib.util.find_spec("reverb") is None:
         raise missing_extra("dm-reverb", "reverb")
     with contextlib.ExitStack() as stack:
         stack.enter_context(run_lock(experiment.run_directory))

@@ -49,5 +49,5 @@ def test_what_nothing_is_evaluated_for_is_refused(tmp_path, monkeypatch, capsys)
         expected = f"agentkit: {words[0]} looks at evaluations, and --eval-every 0 makes none. Leave one of them out."
         assert capsys.readouterr().err.splitlines() == [expected]
     assert main([*CATCH, "--steps", "39", "--stop-at-return", "1"]) == 2
-    assert "would come at 40, after the run's end at 39. Give a shorter" in capsys.readouterr().err
+    assert "with one every 40 the run ends, at 39, before there is any. Give a shorter" in capsys.readouterr().err
     assert not Path("runs").exists()
