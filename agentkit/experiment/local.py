@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.util
 import pathlib
 from collections.abc import Iterable, Iterator
 from typing import Any, final
@@ -18,7 +17,7 @@ from agentkit.callbacks import Callback
 from agentkit.counting import Counter
 from agentkit.datasets import ReplayDataset
 from agentkit.environment_loop import ReadyEnvironmentLoop
-from agentkit.errors import AgentkitError, CheckpointError, ConfigError, SpecError, missing_extra, says_what_was_meant
+from agentkit.errors import AgentkitError, CheckpointError, ConfigError, SpecError, says_what_was_meant
 from agentkit.experiment.checks import short_runs
 from agentkit.experiment.checks.agent_fits import check_fit, check_memory
 from agentkit.experiment.checks.step_watch import StepWatch, environment_name
@@ -58,13 +57,14 @@ from agentkit.experiment.training.hooks import Hooks, with_callbacks
 from agentkit.experiment.training.initial_state import InitialState, find_initial_state
 from agentkit.experiment.training.own_learner import OwnLearner, make_learner
 from agentkit.experiment.training.prior_data import fill, read_fillings
+from agentkit.experiment.training.replay_in_turns import make_replay_in_turns
 from agentkit.experiment.training.signals import StopOnSignal
 from agentkit.experiment.training.switched_state import as_of_one_process
 from agentkit.experiment.training.switching import switched
 from agentkit.experiment.training.training_loop import Training
 from agentkit.learning import Learner, LearnerCallbacks
 from agentkit.learning.learner import Publisher
-from agentkit.replay import InProcessReplay, Replay
+from agentkit.replay import InProcessReplay, Replay, reverb
 from agentkit.specs import EnvironmentSpec, make_environment_spec
 from agentkit.types import TableInfo
 from agentkit.variables import VariableClient, VariableStore
@@ -150,8 +150,8 @@ def started(experiment: Any, resume: bool, profile: Profile | None = None) -> It
     devices = learner_devices(experiment.devices)
     check_run_directory(experiment, resume)
     check_installed(experiment)
-    if not resume and experiment.replay == "reverb" and importlib.util.find_spec("reverb") is None:
-        raise missing_extra("dm-reverb", "reverb")
+    if not resume and experiment.replay == "reverb":
+        reverb.check_installed()
     with contextlib.ExitStack() as stack:
         stack.enter_context(run_lock(experiment.run_directory))
         try:
@@ -414,10 +414,4 @@ def _make_replay(experiment: ExperimentConfig, spec: EnvironmentSpec, environmen
         if isinstance(made, InProcessReplay):
             made.in_turns = True  # One thread writes and draws here, whoever made it.
         return made
-    if experiment.replay == "in_process":
-        return InProcessReplay(tables, seed=experiment.seed, in_turns=True)
-    from agentkit.replay.reverb.single_process import (
-        SingleProcessReverbReplay,  # Loads TensorFlow: only when asked for.
-    )
-
-    return SingleProcessReverbReplay(tables, in_turns=True)
+    return make_replay_in_turns(experiment.replay, tables, experiment.seed)

@@ -92,8 +92,10 @@ def check_installed(engine: str | None = None, replay: str | None = None) -> Non
     Raises:
         MissingExtraError: naming the extra.
     """
-    if replay == "reverb" and importlib.util.find_spec("reverb") is None:
-        raise missing_extra("dm-reverb", "reverb")
+    if replay == "reverb":
+        from agentkit.replay import reverb
+
+        reverb.check_installed()
     if engine == "ray" and importlib.util.find_spec("ray") is None:
         raise missing_extra("ray", "ray")
 

@@ -47,11 +47,12 @@ from agentkit.experiment.training.carrying import drop_others
 from agentkit.experiment.training.devices import choose_dispatch
 from agentkit.experiment.training.hooks import Hooks
 from agentkit.experiment.training.own_learner import make_learner
+from agentkit.experiment.training.replay_in_turns import make_replay_in_turns
 from agentkit.experiment.training.switched_state import as_of_one_process
 from agentkit.experiment.training.training_loop import Training
 from agentkit.learning import LearnerCallbacks
 from agentkit.multi_agent_loop import MultiAgentLoop
-from agentkit.replay import InProcessReplay, Replay, Table, with_room
+from agentkit.replay import Replay, with_room
 from agentkit.types import AgentId
 
 
@@ -207,21 +208,11 @@ def _open_replay(
     if (count := len(trained.agent_ids) * (config.num_envs or 1)) > 1:
         # At a step each agent ends two segments at most: where its episode ends, it fills two rows.
         tables = [with_room(table, 2 * count) for table in tables]
-    replay = stack.enter_context(_make_replay(config, tables, number))
+    seed = config.seed if number == 0 else episode_seed(config.seed, number)
+    replay = stack.enter_context(make_replay_in_turns(config.replay, tables, seed))
     if found is not None:
         replay.restore(found.path / f"replay-{trained.policy_id}")
     return replay
-
-
-def _make_replay(config: MultiAgentConfig, tables: Sequence[Table], number: int) -> Replay:
-    if config.replay == "in_process":
-        seed = config.seed if number == 0 else episode_seed(config.seed, number)
-        return InProcessReplay(tables, seed=seed, in_turns=True)
-    from agentkit.replay.reverb.single_process import (
-        SingleProcessReverbReplay,  # Loads TensorFlow: only when asked for.
-    )
-
-    return SingleProcessReverbReplay(tables, in_turns=True)
 
 
 def _make_actors(

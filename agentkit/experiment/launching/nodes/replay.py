@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.util
 import os
 import pathlib
 import secrets
@@ -19,7 +18,7 @@ import numpy as np
 from agentkit import checkpoint, ports
 from agentkit.distributed.context import NodeContext
 from agentkit.distributed.run_store_client import RunStoreClient, RunStoreError
-from agentkit.errors import CheckpointError, ConfigError, ReplayClosedError, missing_extra
+from agentkit.errors import CheckpointError, ConfigError, ReplayClosedError
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.launching.sharing.common import (
     STATUS_SECONDS,
@@ -34,7 +33,7 @@ from agentkit.experiment.launching.sharing.common import (
 from agentkit.experiment.multi_agent.config import MultiAgentConfig
 from agentkit.experiment.runs.learner_folders import contents_name
 from agentkit.experiment.runs.resume_checks import ResumeError
-from agentkit.replay import Replay, Table
+from agentkit.replay import Replay, Table, reverb
 from agentkit.specs import EnvironmentSpec
 from agentkit.wire import keys_at, reachable_address
 
@@ -109,8 +108,7 @@ def backend_of(experiment: ExperimentConfig | MultiAgentConfig) -> str:
     """
     if experiment.replay != "reverb":
         return "served"
-    if importlib.util.find_spec("reverb") is None:
-        raise missing_extra("dm-reverb", "reverb")
+    reverb.check_installed()
     return "reverb"
 
 
