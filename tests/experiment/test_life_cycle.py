@@ -319,7 +319,8 @@ def test_all_is_closed_once_in_order_after_a_run_and_after_an_error(
 
 
 @pytest.mark.parametrize(
-    "where", ["networks", "InProcessReplay", "ReplayDataset", "VariableClient", "make_learner", "RunLogs", "evaluation"]
+    "where",
+    ["networks", "make_replay_in_turns", "ReplayDataset", "VariableClient", "make_learner", "RunLogs", "evaluation"],
 )
 def test_what_was_made_is_closed_if_building_fails(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     class BuildError(Exception):
