@@ -1,6 +1,8 @@
 """Policies by episode: who plays by which is a function of agent id and episode's number."""
 
+import collections
 import dataclasses
+import itertools
 import sys
 
 import numpy as np
@@ -9,14 +11,18 @@ import pytest
 import agentkit
 from agentkit import specs
 from agentkit.agents import dqn, ppo
+from agentkit.cli import main
 from agentkit.envs.multi_agent.base import TurnEnvironment, one_reward_spec
 from agentkit.errors import AgentkitError, ConfigError, SpecError, UnknownNameError
 from agentkit.experiment import read_multi_agent_config
 from agentkit.experiment.local import started
 from agentkit.experiment.multi_agent.assigning import who_plays
+from agentkit.experiment.multi_agent.assigning.by_episode import Place
 from agentkit.experiment.multi_agent.config import changes_by_episode
 from agentkit.experiment.publishing.card import returns_of
+from agentkit.experiment.runs.learner_folders import newest_of_each
 from agentkit.experiment.runs.resume_checks import ResumeError
+from agentkit.experiment.training.switched_state import as_launched
 from agentkit.learning import Linear
 from tests.experiment.test_multi_agent import DQN, PPO, assert_equal, config, saved
 
@@ -86,6 +92,21 @@ def test_each_policy_learns_from_what_its_agents_did_in_their_episodes():
             assert (rows_of(a), rows_of(b)) == expected
 
 
+def test_environments_that_step_together_play_different_episodes(tmp_path):
+    """Of two the first plays the episodes 0, 2, 4 and the second 1, 3, 5, all of four steps: by `in_threes` again."""
+    of_x, of_y = ([row for step in (2, 3, 4) for row in who[step]] for who in (X, Y))
+    with started(relay(tmp_path, num_steps=24, num_envs=2), False) as (training, _):
+        work, found = training.work, []
+        for _ in range(3):
+            for _ in range(4):
+                work.step()
+            found.append([collections.Counter(rows_of(each)) for each in work.learning])
+        chosen = [work.by_episode.num_actions(policy) for policy in "ab"]
+    expected = [(of_x * 2 + of_y, of_y), (of_x * 3 + of_y, of_x + of_y * 3), (of_x * 4 + of_y * 2, of_x * 2 + of_y * 4)]
+    assert found == [[collections.Counter(rows) for rows in each] for each in expected]
+    assert chosen == [18, 18]
+
+
 def test_actions_and_returns_are_told_by_policy(tmp_path):
     """x takes 3 actions in each episode for a return of 34, y 3 for one of 66, of 4 steps of the environment."""
     with started(relay(tmp_path, num_steps=12), False) as (training, stop):
@@ -118,23 +139,29 @@ def test_a_function_that_changes_nothing_is_a_map_for_the_whole_run_to_the_bit(t
 
 
 @pytest.mark.parametrize(
-    "b, environment, episodes",
-    [(TWO_STEPS, Relay, 29), pytest.param(FALLING, "agentkit:come_and_go", 4, marks=pytest.mark.full)],
+    "b, environment, episodes, more",
+    [
+        (TWO_STEPS, Relay, 30, {}),
+        (TWO_STEPS, Relay, 30, {"num_envs": 3}),
+        pytest.param(FALLING, "agentkit:come_and_go", 4, {}, marks=pytest.mark.full),
+    ],
 )
-def test_a_run_is_resumed_to_the_bit_in_mid_episode(b, environment, episodes, tmp_path):
+def test_a_run_is_resumed_to_the_bit_in_mid_episode(b, environment, episodes, more, tmp_path):
     """The function is found by its name; how often each policy has acted, which schedules ask for, is the actors'."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     policies = {"a": TWO_STEPS, "b": b, "chance": "random"}
-    given = {"policies": policies, "policy_of": drawn, "environment": environment}
+    given = {"policies": policies, "policy_of": drawn, "environment": environment, **more}
     agentkit.run(config(whole, **given, num_steps=250))
-    agentkit.run(config(parts, **given, num_steps=119))
+    agentkit.run(config(parts, **given, num_steps=121))
     begun = saved(parts)
-    assert begun["loop"]["turns"] and begun["counter"]["counts"]["episodes"] == episodes, "choose another step"
+    going_on = [begun["loop"]] if "turns" in begun["loop"] else begun["loop"]["environments"].values()
+    assert all(each["turns"] for each in going_on), "choose another step"
+    assert begun["counter"]["counts"]["episodes"] == episodes, "choose another step"
     assert drawn("x", episodes) != drawn("x", 0), "choose another step"
     assert read_multi_agent_config(parts).policy_of is drawn
     agentkit.resume(parts, num_steps=250)
     one, other = saved(whole), saved(parts)
-    for name in ("learner", "actors", "loop", "counter"):
+    for name in ("learner", "actors", "loop", "counter", "by_episode"):
         assert_equal(one[name], other[name])
     assert min(int(learner["num_updates"]) for learner in other["learner"].values()) > 0
     rows = [agentkit.open_run(str(run)).rows("train") for run in (whole, parts)]
@@ -165,7 +192,7 @@ def test_a_policys_return_is_of_those_who_took_part(tmp_path):
         work.by_episode.begin(0)
         for taking_part in (["x"], ["y"], ["x", "y"]):
             for agent_id, actor in work.actors.items():
-                actor.takes_part = agent_id in taking_part
+                actor.takes_part[0] = agent_id in taking_part
             found = work.by_episode.returns({"episode_return/x": 3.0, "episode_return/y": 5.0})
             assert found == {
                 name: value for name, value in RETURNS.items() if "_xy"["_ab".index(name[-1])] in taking_part
@@ -213,7 +240,6 @@ def forgets(agent_id, episode):
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"num_envs": 2}, "beside num_envs=2; found a function of agent id and episode. Of several environments"),
         ({"on_device": True}, "beside on_device=True; found a function of agent id and episode. The compiled loop"),
         ({"opponents": agentkit.Pool()}, r"beside opponents=Pool\(.*\); found a function .*Leave opponents out"),
         ({"policy_of": forgets}, "Unknown policy of 'y' in episode 2 'c'"),
@@ -227,9 +253,49 @@ def test_what_does_not_go_is_refused_before_anything_starts(changes, message, tm
     assert not (tmp_path / "run").exists()
 
 
-def test_a_launched_program_refuses_it():
-    with pytest.raises(ConfigError, match=r"The episodes of a program's actors have no order\. Use agentkit"):
-        agentkit.launch(relay(replay="served"))
+def test_a_programs_actors_share_its_episodes():
+    """Each number is one actor's, and a function of odd and even ones says both to each."""
+    for num_actors in (1, 2, 3, 4):
+        places = [Place(number, num_actors) for number in range(num_actors)]
+        numbers = [[place.episode(count) for count in range(12)] for place in places]
+        assert sorted(itertools.chain(*numbers)) == list(range(12 * num_actors))
+        assert all(sum(number % 2 for number in own) == 6 for own in numbers)
+
+
+@pytest.mark.full
+def test_a_program_counts_by_policy_and_one_process_counts_on(tmp_path):
+    """Both play 3 of an episode's 4 steps; a program and one process agree on who has acted how often."""
+    judged = {"evaluation_period": 200, "evaluation_episodes": 3}
+    agentkit.launch(relay(tmp_path, replay="served", num_steps=400, **judged), num_actors=2, engine="threads")
+    run = agentkit.open_run(str(tmp_path))
+    for row in run.rows("evaluation"):
+        assert (row["policy_return/a"], row["policy_return/b"]) == ((34 + 50) / 2, (66 + 50) / 2)
+    returns = {(row.get("policy_return/a"), row.get("policy_return/b")) for row in run.rows("train")}
+    assert returns == {(34.0, 66.0), (50.0, None), (None, 50.0)}
+    of_a = newest_of_each(tmp_path, ["a", "b"])["a"].state
+    totals, explored = of_a["totals"], of_a["explored"]
+    assert 50 < max(explored.values()) < 100, "of two actors"
+    assert totals["agent_steps/a"] + totals["agent_steps/b"] == totals["agent_steps"] > 500
+    assert totals["episodes"] in range(totals["steps"] // 4 - 2, totals["steps"] // 4 + 1)
+    assert main(["train", "--resume", str(tmp_path), "--steps", "600", "--replay", "in_process"]) == 0
+    state = saved(tmp_path)
+    now = as_launched(state)["totals"]
+    assert now["agent_steps/a"] + now["agent_steps/b"] == now["agent_steps"] == state["num_agent_steps"]
+    for policy in "ab":
+        assert now[f"agent_steps/{policy}"] > totals[f"agent_steps/{policy}"] > 150
+    # The episodes that were cut off with the program have had steps, and did not end.
+    assert now["episodes"] == totals["episodes"] + (now["steps"] - totals["steps"]) // 4
+    # Each agent plays by two policies: a schedule of one of them has had a quarter of what the actor's agents did.
+    since = (now["agent_steps"] - totals["agent_steps"]) / 4
+    assert abs(as_launched(state)["explored"]["actor-0"] - max(explored.values()) - since) < 10
+
+
+def test_inference_nodes_are_refused(tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"asked for the agents of a policy, which change by episode here\. Leave out"
+    ):
+        agentkit.launch(relay(tmp_path / "run", replay="served"), num_inference=1)
+    assert not (tmp_path / "run").exists()
 
 
 UNLIKE = {"environment": "agentkit:matrix_game", "environment_settings": {"game": ([[1, 2]], [[1, 2]])}}

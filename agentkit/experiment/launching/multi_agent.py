@@ -24,7 +24,7 @@ from agentkit.experiment.launching.nodes.multi_agent_inference import multi_agen
 from agentkit.experiment.launching.nodes.opponents import opponents_node, opponents_role
 from agentkit.experiment.launching.nodes.replay import replay_node
 from agentkit.experiment.launching.program import LaunchConfig, allow_steps, make_roles
-from agentkit.experiment.multi_agent.config import MultiAgentConfig
+from agentkit.experiment.multi_agent.config import MultiAgentConfig, changes_by_episode
 from agentkit.experiment.multi_agent.parts import check_same_policies, keep_frozen
 from agentkit.experiment.multi_agent.players import Player, Trained
 from agentkit.experiment.runs.config_json import check_run_directory, read_record, write_config
@@ -124,12 +124,17 @@ def prepare_multi_agent(
 
     Raises:
         ResumeError: the run is another experiment's, or one in one process, or a policy has no checkpoint.
-        ConfigError: a pool of opponents with inference nodes; or as `check_run_directory`.
+        ConfigError: a pool of opponents or policies by episode with inference nodes; or as `check_run_directory`.
     """
     if launch.num_inference and config.opponents is not None:
         raise ConfigError(
             "num_inference (--inference): an inference node acts by the newest parameters alone, and opponents from a "
             "pool play by earlier ones. Leave out one of the two: num_inference or opponents (--opponents)."
+        )
+    if launch.num_inference and changes_by_episode(config.policy_of):
+        raise ConfigError(
+            "num_inference (--inference): an inference node is asked for the agents of a policy, which change by "
+            "episode here. Leave out num_inference, or take the episode out of policy_of."
         )
     directory = check_run_directory(config, resume)
     if directory is None:

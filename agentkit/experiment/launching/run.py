@@ -35,7 +35,6 @@ from agentkit.experiment.launching.sharing.transports import forget_parameters
 from agentkit.experiment.multi_agent.build import check_policies
 from agentkit.experiment.multi_agent.config import (
     MultiAgentConfig,
-    changes_by_episode,
     is_of_several_agents,
     read_multi_agent_config,
 )
@@ -151,11 +150,6 @@ def _launch_several(
     on_status: Callable[[dict[str, Any]], None] | None,
 ) -> LaunchResult:
     _refuse_on_device(config)
-    if changes_by_episode(config.policy_of):
-        raise ConfigError(
-            "policy_of: expected a map for the whole run; found a function of agent id and episode. The episodes of a "
-            "program's actors have no order. Use agentkit.run, or take the episode out of the function."
-        )
     Hooks(config)  # Refuses callbacks of no use.
     directory = check_run_directory(config, resume)
     check_for_processes(config)

@@ -23,8 +23,9 @@ from agentkit.types import AgentId, Nest
 
 if TYPE_CHECKING:  # A run in one process needs no wire.
     from agentkit.actors.remote_ready import RemoteReadyActor
+    from agentkit.experiment.multi_agent.assigning.changing import ChangingActor
 
-ManyActor: TypeAlias = "ReadyPolicyActor | RemoteReadyActor | RandomActor"
+ManyActor: TypeAlias = "ReadyPolicyActor | RemoteReadyActor | ChangingActor | RandomActor"
 """Acts for one agent in N environments, of which some wait for it at a time."""
 
 
@@ -185,7 +186,7 @@ def _recorder(actor: ManyActor, number: int) -> Actor:
 class _Recorder(Actor):
     """Stands for an agent's actor in one of the environments: tells it what is to be recorded there."""
 
-    def __init__(self, actor: ReadyPolicyActor | RemoteReadyActor, number: int):
+    def __init__(self, actor: ReadyPolicyActor | RemoteReadyActor | ChangingActor, number: int):
         self._actor, self._number = actor, number
 
     def select_action(self, observation: Nest) -> Nest:

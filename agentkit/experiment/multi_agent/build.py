@@ -22,7 +22,8 @@ from agentkit.errors import OnNan
 from agentkit.experiment.checks.step_watch import StepWatch
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.multi_agent import on_device
-from agentkit.experiment.multi_agent.assigning.by_episode import ChangingActor, PoliciesByEpisode, players_of
+from agentkit.experiment.multi_agent.assigning.by_episode import PoliciesByEpisode, find_by_episode, players_of
+from agentkit.experiment.multi_agent.assigning.changing import ChangingActor
 from agentkit.experiment.multi_agent.assigning.who_plays import agents_by_policy
 from agentkit.experiment.multi_agent.batched_loop import BatchedMultiAgentLoop
 from agentkit.experiment.multi_agent.config import MultiAgentConfig, changes_by_episode
@@ -92,7 +93,7 @@ def build(
     actors = _make_actors(config, by_policy, trained, players, replays, keys, seats, explored)
     for actor in actors.values():
         stack.enter_context(contextlib.closing(actor))
-    by_episode = PoliciesByEpisode(config, agent_specs, actors) if changes_by_episode(config.policy_of) else None
+    by_episode = find_by_episode(config, agent_specs, actors)
     loop = make_loop(config, environments, actors, hooks, logs.write_episode, counter, by_episode)
     learning = []
     for each in trained:
@@ -153,7 +154,7 @@ def make_loop(
 
     def end_episode(record: dict[str, float], number: int = 0) -> None:
         if by_episode is not None:
-            record |= by_episode.returns(record) | by_episode.steps()
+            record |= by_episode.returns(record, number) | by_episode.steps()
         hooks.emit("on_episode", Episode(environments[number], record, {}))
         log(record)
 
@@ -240,7 +241,7 @@ def _make_actors(
                 index, key, make_adders(each, replays[policy_id], config.num_envs, seat), seat
             )
     if changes_by_episode(config.policy_of):
-        return {agent_id: ChangingActor(own) for agent_id, own in made.items()}
+        return {agent_id: ChangingActor(own, config.num_envs) for agent_id, own in made.items()}
     return {agent_id: next(iter(own.values())) for agent_id, own in made.items()}
 
 

@@ -79,8 +79,8 @@ class MultiAgentConfig(metaclass=SaysWhatWasMeant):
         num_steps: to train for.
         policy_of: who plays by which policy: "shared" (all by one), "each" (each by one of its own, which has its id),
             a dictionary from agent id to policy id, a function of the agent id, or one of the agent id and the number
-            of the episode, from 0: ``policy_of(agent_id, episode)``, in one process with one environment. None for the
-            policies that have the agents' ids, or for the only one.
+            of the episode, from 0: ``policy_of(agent_id, episode)``. None for the policies that have the agents' ids,
+            or for the only one.
         opponents: earlier parameters of the policies that learn, to play against; None where all play by the newest.
         num_envs: environments that take their steps together, with one policy call of each agent for all in which it
             acts; None for one, without a batch. Steps are those of all of them.
@@ -241,7 +241,6 @@ def _check_policy_of(config: MultiAgentConfig) -> None:
             f"number; found {given!r:.80}."
         )
     for name, found, why in (
-        ("num_envs", config.num_envs, "Of several environments the episodes have no order"),
         ("on_device", config.on_device or None, "The compiled loop has one program for all episodes"),
         ("opponents", config.opponents, "A pool's games are counted by the policy that an agent keeps"),
     ):

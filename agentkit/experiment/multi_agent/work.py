@@ -9,7 +9,8 @@ from typing import Any, final
 from agentkit.counting import Counter
 from agentkit.datasets import ReplayDataset
 from agentkit.errors import AgentkitError, CheckpointError
-from agentkit.experiment.multi_agent.assigning.by_episode import ChangingActor, PoliciesByEpisode
+from agentkit.experiment.multi_agent.assigning.by_episode import LoopByEpisode, PoliciesByEpisode
+from agentkit.experiment.multi_agent.assigning.changing import ChangingActor
 from agentkit.experiment.multi_agent.batched_loop import BatchedMultiAgentLoop
 from agentkit.experiment.multi_agent.players import AnyPlayer, Trained
 from agentkit.experiment.multi_agent.self_play import SelfPlay, SelfPlayLoop
@@ -111,10 +112,12 @@ class PlayAndLearn:
     launched: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Lets self-play begin and end the loop's episodes, where there is any."""
-        self._stepped: AnyLoop | SelfPlayLoop = self.loop
+        """Lets self-play begin and end the loop's episodes, where there is any, or who says who plays by what."""
+        self._stepped: AnyLoop | SelfPlayLoop | LoopByEpisode = self.loop
         if self.self_play is not None:
             self._stepped = SelfPlayLoop(self.loop, self.self_play)
+        elif self.by_episode is not None:
+            self._stepped = LoopByEpisode(self.loop, self.by_episode)
 
     @property
     def num_steps(self) -> int:
@@ -132,8 +135,6 @@ class PlayAndLearn:
         for each in full:
             each.learner.step()
         if not full:
-            if self.by_episode is not None and self.loop.beginning:
-                self.by_episode.begin(self.counter.get("episodes"))
             try:
                 self._stepped.step()
             except AgentkitError:
@@ -163,6 +164,8 @@ class PlayAndLearn:
         }
         if self.self_play is not None:
             state["self_play"] = self.self_play.save()
+        if self.by_episode is not None:
+            state["by_episode"] = self.by_episode.save()
         return {**state, "loop": self.loop.save()} if self.loop.resumable else state
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -179,11 +182,19 @@ class PlayAndLearn:
             self.self_play.restore(state["self_play"], state["mid_episode"])
         if "loop" in state:
             self.loop.restore(state["loop"], state["mid_episode"])
-            if self.by_episode is not None and not self.loop.beginning:
-                self.by_episode.go_on(self.counter.get("episodes"))
         else:  # Episodes that had not ended are dropped; their steps are not.
             self.counter.increment(steps=max(int(state["num_steps"]) - self.counter.get("steps"), 0))
         self.loop.num_steps = int(state["num_steps"])
         self.loop.num_agent_steps = int(state.get("num_agent_steps", self.loop.num_agent_steps))
+        if self.by_episode is not None:
+            self._restore_by_episode(self.by_episode, state)
         for each in self.learning:
             each.trained.client.update()
+
+    def _restore_by_episode(self, by_episode: PoliciesByEpisode, state: dict[str, Any]) -> None:
+        num_ended = self.counter.get("episodes")
+        if "actors" not in state:  # Of a launched run, whose episodes were others.
+            saved: Any = {"episodes": {}, "totals": {name: state["totals"].get(name, 0) for name in by_episode.steps()}}
+        else:  # Older checkpoints are of one environment, and had no need of it.
+            saved = state.get("by_episode", {"episodes": {"0": num_ended}, "totals": {}})
+        by_episode.restore(saved, num_ended, self.loop.beginning)

@@ -49,8 +49,11 @@ def as_launched(state: Mapping[str, Any]) -> dict[str, Any]:
     steps, callbacks = int(state["num_steps"]), state.get("callbacks", {})
     totals, learners, num_agents = {"steps": steps}, [state["learner"]], 1
     if "actors" in state:  # Of several agents.
-        learners, num_agents = list(state["learner"].values()), len(state["actors"])
+        learners = list(state["learner"].values())
+        num_agents = sum(len(actor.get("actors", [actor])) for actor in state["actors"].values())  # Times policies.
         totals["agent_steps"] = int(state["num_agent_steps"])
+        totals["episodes"] = int(state["counter"]["counts"].get("episodes", 0))
+        totals |= state.get("by_episode", {}).get("totals", {})
     totals["updates"] = sum(int(learner["num_updates"]) for learner in learners)
     explored = state.get("explored", {})
     begun_at = max(map(int, explored.values()), default=0)
@@ -95,7 +98,7 @@ def as_of_one_process(
     callbacks = _of_all_nodes(found.state.get("callbacks", {}), hooks)
     state = {
         **found.state,
-        "counter": {"counts": {"steps": found.step}},
+        "counter": {"counts": {"steps": found.step, "episodes": int(found.state["totals"].get("episodes", 0))}},
         "callbacks": callbacks,
         "steps_of_others": int(found.state.get("num_agent_steps", found.step)) - start.num_steps,
     }

@@ -126,7 +126,9 @@ def open_log(
     def log(record: dict[str, float]) -> None:
         totals = context.totals()
         counted: dict[str, Any] = {
-            name: max(totals.get(name, 0), record[name]) for name in ("steps", "agent_steps") if name in record
+            name: max(totals.get(name, 0), value)
+            for name, value in record.items()
+            if name == "steps" or name.startswith("agent_steps")
         }
         logger.write({**record, **counted})
 

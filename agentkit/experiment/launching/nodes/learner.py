@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -81,6 +82,7 @@ def learner_node(
         data = stack.enter_context(contextlib.closing(make_data(agent, spec, replay, context.store)))
         logger = stack.enter_context(make_logger(experiment, label, resume_step(context), count_dropped(context)))
         hooks = node_hooks(context, experiment)
+        steps_per_action = functools.partial(_steps_per_action, context, learner_id, learned_share)
         parts = AgentParts(agent, spec)
         learner = make_learner(
             parts,
@@ -92,7 +94,7 @@ def learner_node(
                 log=lambda row: hooks.log_learner(logger, {**_counted(context), **row}),
                 log_seconds=experiment.log_seconds,
                 count_steps=lambda: _counted(context)["steps"],
-                steps_per_action=None if learned_share is None else lambda: _steps_per_action(context, learned_share),
+                steps_per_action=None if learned_share is None else steps_per_action,
             ),
             devices=devices,
             on_nan=experiment.on_nan,
@@ -122,10 +124,12 @@ def _counted(context: NodeContext) -> dict[str, int]:
     return {"steps": 0} | {name: totals[name] for name in ("steps", "agent_steps") if name in totals}
 
 
-def _steps_per_action(context: NodeContext, learned_share: float) -> float:
+def _steps_per_action(context: NodeContext, learner_id: str | None, learned_share: float | None) -> float:
     """Returns how many steps an action is that is learned from, on average so far; see `types.ReplaySample`."""
-    counted = _counted(context)
-    return counted["steps"] / max(counted.get("agent_steps", 0) * learned_share, 1)
+    totals = context.totals()
+    # Where policies change by episode, actors count the actions of each.
+    chosen = totals.get(f"agent_steps/{learner_id}", totals.get("agent_steps", 0) * (learned_share or 1))
+    return totals.get("steps", 0) / max(chosen, 1)
 
 
 def _key(experiment: ExperimentConfig) -> Any:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from agentkit.actors import ActorIndex, InferenceClient, InferenceClosedError
+from agentkit.counting import Counter
 from agentkit.distributed.context import NodeContext
 from agentkit.errors import ReplayClosedError
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
@@ -20,12 +22,20 @@ from agentkit.experiment.launching.nodes.multi_agent_inference import RemoteLoop
 from agentkit.experiment.launching.nodes.opponents import LaunchedSelfPlay
 from agentkit.experiment.launching.sharing.callbacks import keep_states, node_hooks
 from agentkit.experiment.launching.sharing.common import newest_step, watch_steps
-from agentkit.experiment.launching.sharing.exploring import AGENT_TURNS, find_start
+from agentkit.experiment.launching.sharing.exploring import AGENT_TURNS, find_episodes, find_start
 from agentkit.experiment.launching.sharing.step_goal import StepGoal
 from agentkit.experiment.launching.sharing.transports import make_client
-from agentkit.experiment.multi_agent.assigning.who_plays import who_plays
+from agentkit.experiment.multi_agent.assigning.by_episode import (
+    LoopByEpisode,
+    Place,
+    PoliciesByEpisode,
+    find_by_episode,
+    players_of,
+)
+from agentkit.experiment.multi_agent.assigning.changing import ChangingActor, ChangingPlayer
+from agentkit.experiment.multi_agent.assigning.who_plays import agents_by_policy
 from agentkit.experiment.multi_agent.build import make_adders, make_loop, open_environments
-from agentkit.experiment.multi_agent.config import MultiAgentConfig
+from agentkit.experiment.multi_agent.config import MultiAgentConfig, changes_by_episode
 from agentkit.experiment.multi_agent.judging.evaluation import MultiAgentEvaluator
 from agentkit.experiment.multi_agent.parts import make_policies
 from agentkit.experiment.multi_agent.players import AnyPlayer, Player, Trained
@@ -38,6 +48,8 @@ from agentkit.wire import WireClosedError, WireTimeoutError
 
 Endpoints = Mapping[str, Mapping[str, Any]]
 """Of the replay or the learner of each policy that learns, by policy id."""
+Pair = tuple[AgentId, str]
+"""An agent id, and the id of a policy by which that agent may play."""
 
 
 def multi_agent_actor_node(
@@ -62,19 +74,13 @@ def multi_agent_actor_node(
         watch = stack.enter_context(watch_steps(context, config))
         environments = open_environments(config, seed, watch, stack)
         agent_specs = environments[0].agent_specs()
-        plays = who_plays(config, agent_specs)
+        by_policy = agents_by_policy(config, agent_specs)
         trained, players = make_policies(config, agent_specs)
-        servers = {
-            each.policy_id: connect(context, each.agent.make_tables(each.spec), replays[each.policy_id], stack)
-            for each in trained
-        }
+        servers = _connect(context, trained, replays, stack)
         asked = connect_to_inference(context, inference, stack) if inference else None
-        newest = {
-            each.policy_id: make_client(context, learners[each.policy_id], max_parameter_age_seconds)
-            for each in (() if asked else trained)
-        }
-        keys = dict(zip(plays, jax.random.split(jax.random.PRNGKey(seed), len(plays)), strict=True))
-        actors = _make_others({who: players[name] for who, name in plays.items() if name not in servers}, keys, config)
+        newest = {} if asked else _make_clients(context, trained, learners, max_parameter_age_seconds)
+        keys = _make_keys(seed, agent_specs, by_policy)
+        made = _make_others(players, keys, servers.keys(), config)
         self_play = None
         if opponents:
             self_play = LaunchedSelfPlay(context, opponents, trained, newest, config.num_envs or 1)
@@ -82,11 +88,14 @@ def multi_agent_actor_node(
         seats = self_play.seats if self_play else {}
         for each in trained:
             server, client = servers[each.policy_id], asked or newest[each.policy_id]
-            actors |= _make_actors(each, server, client, keys, index, config.num_envs, seats)
+            made |= _make_actors(each, server, client, keys, index, config.num_envs, seats)
+        actors = _of_agents(config, {pair: made[pair] for pair in keys})
         clients: dict[str, Any] = {each.policy_id: actors[each.agent_ids[0]] for each in trained} if asked else newest
-        hooks, log = node_hooks(context, config), open_log(context, config, stack)
-        loop = make_loop(config, environments, {agent_id: actors[agent_id] for agent_id in plays}, hooks, log)
-        stepped = SelfPlayLoop(loop, self_play) if self_play else RemoteLoop(loop, actors, asked) if asked else loop
+        place = Place(index.actor_id, index.num_actors, find_episodes(context, index.num_actors))
+        by_episode = find_by_episode(config, agent_specs, actors, place)
+        hooks, log, counter = node_hooks(context, config), open_log(context, config, stack), Counter()
+        loop = make_loop(config, environments, actors, hooks, log, counter, by_episode)
+        stepped = RemoteLoop(loop, actors, asked) if asked else _told_of_episodes(loop, self_play, by_episode)
         for client in clients.values():
             client.update(wait=True)
         hooks.watch(count_updates=lambda: sum(client.version for client in clients.values()))
@@ -94,9 +103,9 @@ def multi_agent_actor_node(
         context.ready()
         close_on_stop(context, [each.close for each in (*servers.values(), self_play, asked) if each is not None])
         written = [(replays[policy_id], server) for policy_id, server in servers.items()]
+        count = functools.partial(_count, loop, counter, len(keys), by_episode)
         try:
-            goal = StepGoal(context, index.num_actors)
-            act(context, stepped, list(clients.values()), written, goal, lambda: _count(loop, len(plays)))
+            act(context, stepped, list(clients.values()), written, StepGoal(context, index.num_actors), count)
             for actor in actors.values():
                 actor.close()
         except (ReplayClosedError, InferenceClosedError, WireClosedError, WireTimeoutError):
@@ -104,40 +113,85 @@ def multi_agent_actor_node(
                 raise
 
 
-def _count(loop: AnyLoop, num_agents: int) -> dict[str, int]:
-    """Returns what an actor counts: its steps, its agents' actions, and the actions of one agent, on average."""
+def _connect(
+    context: NodeContext, trained: Sequence[Trained], replays: Endpoints, stack: contextlib.ExitStack
+) -> dict[str, Replay]:
+    """Returns the client of each policy's replay."""
+    return {
+        each.policy_id: connect(context, each.agent.make_tables(each.spec), replays[each.policy_id], stack)
+        for each in trained
+    }
+
+
+def _make_clients(
+    context: NodeContext, trained: Sequence[Trained], learners: Endpoints, max_age_seconds: float | None = None
+) -> dict[str, VariableClient]:
+    """Returns what has the newest parameters of each policy."""
+    return {each.policy_id: make_client(context, learners[each.policy_id], max_age_seconds) for each in trained}
+
+
+def _make_keys(
+    seed: int, agent_ids: Collection[AgentId], by_policy: Mapping[str, Sequence[AgentId]]
+) -> dict[Pair, jax.Array]:
+    """Returns a PRNG key for each agent with each policy by which it may play."""
+    pairs = [(who, name) for who in agent_ids for name, ids in by_policy.items() if who in ids]
+    return dict(zip(pairs, jax.random.split(jax.random.PRNGKey(seed), len(pairs)), strict=True))
+
+
+def _told_of_episodes(loop: AnyLoop, self_play: LaunchedSelfPlay | None, by_episode: PoliciesByEpisode | None) -> Any:
+    """Returns the loop as one that says when an episode begins to those who are to know it."""
+    if self_play is not None:
+        return SelfPlayLoop(loop, self_play)
+    return loop if by_episode is None else LoopByEpisode(loop, by_episode)
+
+
+def _count(loop: AnyLoop, counter: Counter, num_pairs: int, by_episode: PoliciesByEpisode | None) -> dict[str, int]:
+    """Returns what an actor counts: steps, episodes, its agents' actions, and those of one by a policy, on average."""
     acted = loop.num_agent_steps
-    return {"steps": loop.num_steps, "agent_steps": acted, AGENT_TURNS: acted // num_agents}
+    counts = {"steps": loop.num_steps, "agent_steps": acted, AGENT_TURNS: acted // num_pairs}
+    return {**counts, "episodes": counter.get("episodes"), **(by_episode.steps() if by_episode else {})}
 
 
 def _make_others(
-    players: Mapping[AgentId, Player], keys: Mapping[AgentId, jax.Array], config: MultiAgentConfig
-) -> dict[AgentId, AnyPlayer | RemotePlayer]:
-    """Returns the actors of those who do not learn."""
-    return {agent_id: player.make_actor(keys[agent_id], config.num_envs) for agent_id, player in players.items()}
+    players: Mapping[str, Player], keys: Mapping[Pair, jax.Array], learning: Collection[str], config: MultiAgentConfig
+) -> dict[Pair, AnyPlayer | RemotePlayer]:
+    """Returns the actors of the policies that do not learn."""
+    others = {(agent_id, policy_id): key for (agent_id, policy_id), key in keys.items() if policy_id not in learning}
+    return {pair: players[pair[1]].make_actor(key, config.num_envs) for pair, key in others.items()}
 
 
 def _make_actors(
     trained: Trained,
     server: Replay,
     client: VariableClient | InferenceClient,
-    keys: Mapping[AgentId, jax.Array],
+    keys: Mapping[Pair, jax.Array],
     index: ActorIndex,
     num_envs: int | None,
     seats: Mapping[AgentId, Seat],
-) -> dict[AgentId, AnyPlayer | RemotePlayer]:
+) -> dict[Pair, AnyPlayer | RemotePlayer]:
     """Returns the actors of those who play by a policy; they explore beside those of the program's other actors."""
     count = len(trained.agent_ids)
-    actors: dict[AgentId, AnyPlayer | RemotePlayer] = {}
+    actors: dict[Pair, AnyPlayer | RemotePlayer] = {}
     for number, agent_id in enumerate(trained.agent_ids):
+        pair = agent_id, trained.policy_id
         own = ActorIndex(index.actor_id * count + number, index.num_actors * count, index.num_steps)
         seat = seats.get(agent_id)
         adders = make_adders(trained, server, num_envs, seat)
         if isinstance(client, InferenceClient):
-            actors[agent_id] = make_remote_player(client, trained, own, keys[agent_id], adders)
+            actors[pair] = make_remote_player(client, trained, own, keys[pair], adders)
         else:
-            actors[agent_id] = trained.make_actor(own, keys[agent_id], adders, seat or client)
+            actors[pair] = trained.make_actor(own, keys[pair], adders, seat or client)
     return actors
+
+
+def _of_agents(config: MultiAgentConfig, made: Mapping[Pair, Any]) -> dict[AgentId, Any]:
+    """Returns one actor of each agent, which plays by another policy in each episode where the run says so."""
+    own: dict[AgentId, dict[str, Any]] = {}
+    for (agent_id, policy_id), actor in made.items():
+        own.setdefault(agent_id, {})[policy_id] = actor
+    if changes_by_episode(config.policy_of):
+        return {agent_id: ChangingActor(actors, config.num_envs) for agent_id, actors in own.items()}
+    return {agent_id: next(iter(actors.values())) for agent_id, actors in own.items()}
 
 
 def multi_agent_evaluator_node(
@@ -156,9 +210,9 @@ def multi_agent_evaluator_node(
         watch = stack.enter_context(watch_steps(context, config))
         with contextlib.closing(watch.make(lambda: config.make_environment(config.seed))) as environment:
             agent_specs = environment.agent_specs()
-        plays = who_plays(config, agent_specs)
+        by_policy = agents_by_policy(config, agent_specs)
         trained, players = make_policies(config, agent_specs)
-        clients = {each.policy_id: make_client(context, learners[each.policy_id]) for each in trained}
+        clients = _make_clients(context, trained, learners)
         hooks = node_hooks(context, config)
         hooks.watch(count_updates=lambda: sum(client.version for client in clients.values()))
 
@@ -166,13 +220,13 @@ def multi_agent_evaluator_node(
             for client in clients.values():
                 client.update(wait=True)
 
-        def newest() -> dict[AgentId, Player]:
+        def newest() -> dict[AgentId, Player | ChangingPlayer]:
             found = dict(players)
             for policy_id, client in clients.items():
                 store = VariableStore()
                 store.publish(client.version, {"policy": client.params})
                 found[policy_id] = dataclasses.replace(players[policy_id], store=store)
-            return {agent_id: found[policy_id] for agent_id, policy_id in plays.items()}
+            return players_of(config, agent_specs, by_policy, found)
 
         def evaluate(steps: int, should_stop: Callable[[], bool]) -> dict[str, float] | None:
             hooks.watch(count_steps=lambda: steps)  # The others go on meanwhile.

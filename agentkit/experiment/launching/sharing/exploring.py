@@ -47,6 +47,13 @@ def find_start(context: NodeContext, seed: int, stream: int) -> Start:
     return start_from(entropy, num_steps)
 
 
+def find_episodes(context: NodeContext, num_actors: int) -> int:
+    """Returns how many episodes an actor has ended in earlier processes; of a new one, as many as the others have."""
+    status = context.store.status()
+    own = status["nodes"].get(context.name, {}).get("counts", {}).get("episodes", 0)
+    return int(own or status["totals"].get("episodes", 0) // num_actors)
+
+
 def explored(status: Mapping[str, Any]) -> dict[str, int]:
     """Returns the steps at which each actor stands that has joined so far."""
     found = {}

@@ -22,12 +22,13 @@ from agentkit.experiment.evaluation.evaluate import (
 )
 from agentkit.experiment.multi_agent.assigning.by_episode import (
     RETURN_BY,
-    ChangingPlayer,
     PoliciesByEpisode,
+    find_by_episode,
     players_of,
 )
+from agentkit.experiment.multi_agent.assigning.changing import ChangingPlayer
 from agentkit.experiment.multi_agent.assigning.who_plays import agents_by_policy
-from agentkit.experiment.multi_agent.config import Frozen, MultiAgentConfig, changes_by_episode, read_to_judge
+from agentkit.experiment.multi_agent.config import Frozen, MultiAgentConfig, read_to_judge
 from agentkit.experiment.multi_agent.judging.filming import filmed_agents
 from agentkit.experiment.multi_agent.loading import find_policies, load_opponent, load_players, specs_of
 from agentkit.experiment.multi_agent.players import Player
@@ -127,8 +128,7 @@ class MultiAgentEvaluator:
         for actor in actors.values():
             actor.update(wait=True)
         specs = self._environment.agent_specs()
-        if changes_by_episode(self._config.policy_of):
-            self._by_episode = PoliciesByEpisode(self._config, specs, actors)
+        self._by_episode = find_by_episode(self._config, specs, actors)
         checks = {agent_id: StepCheck(spec, None, self._config.on_nan) for agent_id, spec in specs.items()}
         limit = evaluation_plan(self._config).max_steps
         return MultiAgentLoop(self._environment, actors, checks=checks, max_episode_steps=limit)
