@@ -172,6 +172,7 @@ def write_trained(folder, **settings):
     kept = {"10": {"params": {"w": np.zeros(1)}}, "20": {"params": {"w": np.ones(1)}}}
     state = {
         "experiment": {"policies": {}}, "num_steps": 30, "num_agent_steps": 90, "learner": learner,
+        "counter": {"counts": {"steps": 28, "episodes": 7}},
         "actors": {"x": {}, "y": {}, "z": {}}, "callbacks": {"StopWhenFlat": {"best": 0.5}},
         "self_play": {"episode": 4, "pools": {"b": kept, "a": kept}, "left": {}, "playing": {}},
     }  # fmt: skip
@@ -193,7 +194,7 @@ def test_what_a_change_that_was_killed_has_left_is_nobodys(tmp_path):
             found = checkpoint.read_latest(learner_folder(tmp_path, name) / "checkpoints")
             assert (found.path / contents / "told").read_text() == name
             assert found.state["learner"]["state"]["w"].tolist() == [ord(name)] * 2
-            assert found.state["totals"] == {"steps": 30, "agent_steps": 90, "updates": 14}
+            assert found.state["totals"] == {"steps": 30, "agent_steps": 90, "episodes": 7, "updates": 14}
             assert found.state["explored"] == {"actor-0": 30}
             assert found.state["callbacks"].keys() == {"evaluator-0", "learner-0", "learner-1"}
         assert find_policies(tmp_path, "newest").path == all_learners(tmp_path)
@@ -223,7 +224,7 @@ def change_sides(agent_id, episode):
 REFUSED = {
     "on-device": ({"environment": "jax:two_step_game", "on_device": True}, {}, "on the device"),
     "reverb": ({"replay": "reverb"}, {}, "its replay is 'reverb'"),
-    "by-episode": ({"policy_of": change_sides, "num_envs": None}, {}, "policy_of: expected a map for the whole run"),
+    "by-episode": ({"policy_of": change_sides}, {"num_inference": 1}, "agents of a policy, which change by episode"),
     "inference": ({"opponents": agentkit.Pool("newest")}, {"num_inference": 1}, "opponents from a pool play by"),
 }
 
@@ -231,8 +232,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_change_says_why_and_stays_as_it_is(name, tmp_path):
     settings, how, why = REFUSED[name]
-    given = {} if name == "by-episode" else {"policy_of": {"row": "a", "column": "b"}}
-    write_trained(tmp_path, **given | settings)
+    write_trained(tmp_path, **{"policy_of": {"row": "a", "column": "b"}} | settings)
     before = (tmp_path / "config.json").read_bytes()
     with pytest.raises(ConfigError, match=why):
         agentkit.resume_launch(tmp_path, replay="served", **how)
