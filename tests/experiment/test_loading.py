@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import pickle
 import subprocess
 import sys
 
@@ -42,6 +43,13 @@ def pendulum(tmp_path_factory):
 @pytest.fixture(scope="module")
 def chain(tmp_path_factory):
     return train(tmp_path_factory.mktemp("runs") / "chain", r2d2.make_agent(R2D2), "agentkit:memory_chain")
+
+
+@pytest.fixture(scope="module")
+def recurrent(tmp_path_factory):
+    """A policy with a memory, as it begins: nothing is compiled to update it."""
+    agent = r2d2.make_agent(dataclasses.replace(R2D2, min_replay_size=1_000))
+    return agentkit.load(train(tmp_path_factory.mktemp("runs") / "recurrent", agent, "agentkit:memory_chain"))
 
 
 def rows_for(policy, num_rows=4):
@@ -144,6 +152,49 @@ def test_memory_is_in_the_state_and_begins_anew_without_one(chain):
     rows = rows_for(policy)
     np.testing.assert_array_equal(memory_after(rows), memory_after(rows))
     assert not np.allclose(memory_after(rows), memory_after(rows[2:]))
+
+
+def test_an_episode_of_a_batch_begins_while_others_go_on(recurrent):
+    """Row 0 is that of a batch that goes on, row 1 that of one that begins with the second observation."""
+    policy = recurrent
+    first, second = rows_for(policy, 2), rows_for(policy, 4)[2:]
+    _, going_on = policy(first)
+    kept, reset, mixed = (policy(second, state, **more)[1].policy for state, more in (
+        (going_on, {}), (None, {}), (going_on, {"episode_start": np.array([False, True])}),
+    ))  # fmt: skip
+    for mine, old, new in zip(*map(jax.tree.leaves, (mixed, kept, reset)), strict=True):
+        np.testing.assert_allclose(mine, np.stack([old[0], new[1]]), rtol=1e-6)
+        assert not np.allclose(old[1], new[1])
+
+
+def test_a_state_or_a_beginning_of_another_kind_is_refused(recurrent):
+    policy = recurrent
+    rows = rows_for(policy)
+    of_one, of_two = policy(rows[0])[1], policy(rows[:2])[1]
+    for state, observation in ((of_two, rows), (of_one, rows), (of_two, rows[0]), (3, rows), ((), rows[0])):
+        with pytest.raises(SpecError, match="Unexpected state: expected what this policy returned beside its"):
+            policy(observation, state)
+    for begins in ([0, 1], [True], True):
+        with pytest.raises(SpecError, match=r"episode_start: expected bool\[2\], whether an episode begins, found"):
+            policy(rows[:2], of_two, episode_start=begins)
+
+
+def test_it_says_that_it_acts_outside_of_jax(pendulum):
+    policy = agentkit.load(pendulum)
+    for transformed in (jax.jit(policy.select_action), jax.vmap(policy.select_action)):
+        with pytest.raises(ConfigError, match=r"policy\.pure_policy\.act\(params, key, observation, state\)"):
+            transformed(rows_for(policy))
+
+
+def test_it_can_be_pickled_and_a_result_without_it(pendulum, tmp_path):
+    policy = agentkit.load(pendulum, explore=True)
+    again = pickle.loads(pickle.dumps(policy))
+    np.testing.assert_array_equal(again(rows_for(again))[0], policy(rows_for(policy))[0])
+    result = Result(3, 1, [{"episode_return": 1.0}], False, policies=lambda: None)
+    kept = pickle.loads(pickle.dumps(result))
+    assert kept == result
+    with pytest.raises(ConfigError, match=r"pickled or copied, and has no policy. Take agentkit\.load"):
+        kept.policy  # noqa: B018
 
 
 @pytest.mark.parametrize("run", ["pendulum", pytest.param("chain", marks=pytest.mark.full)])

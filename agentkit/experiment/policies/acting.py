@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import dm_env
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from agentkit.actors import PolicyActor
 from agentkit.actors.policy import Policy, first_state
-from agentkit.errors import ConfigError
+from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment.policies.own_actor import OwnActing
 from agentkit.specs import EnvironmentSpec
 from agentkit.types import Nest
@@ -49,16 +51,62 @@ class ActsByPolicy:
             return action, ActingState(key, policy_state)
 
         self._act, self._act_batch = jax.jit(act), jax.jit(act_batch)
+        self._expected: dict[int | None, Any] = {}  # By the size of a batch: what a state looks like.
 
-    def act(self, observation: Nest, batch_size: int | None, state: ActingState | None) -> tuple[Nest, ActingState]:
-        """Returns the agent's action, and the state to hand in next; None, of both, for one and for a beginning."""
+    def act(
+        self, observation: Nest, batch_size: int | None, state: ActingState | None, begins: np.ndarray | None = None
+    ) -> tuple[Nest, ActingState]:
+        """Returns the agent's action, and the state to hand in next.
+
+        Args:
+            observation: of one, or leaves ``[B, ...]``.
+            batch_size: B; None for one.
+            state: of the call before; None for a beginning.
+            begins: where an episode begins, bool ``[B]`` or ``[]``; None for nowhere.
+
+        Raises:
+            SpecError: the state is not one of this policy, or of another number of rows.
+        """
         if state is None:
             self._key, init_key, key = jax.random.split(self._key, 3)
             policy_state = first_state(self._policy, init_key, num_envs=batch_size)
-            reset = self._policy.reset if batch_size is None else jax.vmap(self._policy.reset)
-            state = ActingState(key, reset(policy_state) if jax.tree.leaves(policy_state) else policy_state)
+            state = ActingState(key, self._begun(policy_state, batch_size))
+        else:
+            self._check(state, batch_size)
+            if begins is not None and begins.any():
+                state = ActingState(state.key, self._begun(state.policy, batch_size, begins))
         act = self._act if batch_size is None else self._act_batch
         return act(self._params, state, observation)
+
+    def _begun(self, state: Nest, batch_size: int | None, begins: np.ndarray | None = None) -> Nest:
+        """Returns the policy's state where episodes begin, in all rows or in some."""
+        if not jax.tree.leaves(state):
+            return state
+        reset = (self._policy.reset if batch_size is None else jax.vmap(self._policy.reset))(state)
+        if begins is None:
+            return reset
+
+        def choose(new: Any, old: Any) -> Any:
+            return jnp.where(begins.reshape(begins.shape + (1,) * (old.ndim - begins.ndim)), new, old)
+
+        return jax.tree.map(choose, reset, state)
+
+    def _check(self, state: ActingState, batch_size: int | None) -> None:
+        if batch_size not in self._expected:
+            key = jax.random.PRNGKey(0)
+            first = jax.eval_shape(lambda: ActingState(key, first_state(self._policy, key, num_envs=batch_size)))
+            self._expected[batch_size] = self._form(first)
+        if self._form(state) != self._expected[batch_size]:
+            rows = "one observation" if batch_size is None else f"a batch of {batch_size}"
+            raise SpecError(
+                f"Unexpected state: expected what this policy returned beside its last action for {rows}, or None "
+                f"where all episodes begin; found {state!r:.200}. Say where some begin by episode_start."
+            )
+
+    @staticmethod
+    def _form(state: Any) -> Any:
+        leaves, structure = jax.tree.flatten(state)
+        return structure, [np.shape(leaf) for leaf in leaves]
 
 
 @final
@@ -81,7 +129,9 @@ class ActsByActor:
         self._actor = acting.make(environment_spec, self._key, client, make_policy_actor=make_policy_actor)
         self._actor.update(wait=True)
 
-    def act(self, observation: Nest, batch_size: int | None, state: ActingState | None) -> tuple[Nest, ActingState]:
+    def act(
+        self, observation: Nest, batch_size: int | None, state: ActingState | None, begins: np.ndarray | None = None
+    ) -> tuple[Nest, ActingState]:
         """Returns the action, as `ActsByPolicy.act` does.
 
         Raises:
@@ -91,6 +141,6 @@ class ActsByActor:
             raise ConfigError(
                 f"An actor of one's own (make_actor) acts for one observation at a time; found a batch of {batch_size}."
             )
-        if state is None:
+        if state is None or (begins is not None and begins):
             self._actor.observe_first(dm_env.restart(observation))
         return self._actor.select_action(observation), ActingState(self._key, ())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import tempfile
 from collections.abc import Mapping
 from typing import Any, NamedTuple, final
 
@@ -17,7 +18,7 @@ from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.policies.acting import ActingState, ActsByActor, ActsByPolicy
 from agentkit.experiment.policies.own_actor import OwnActing
-from agentkit.experiment.policies.policy_file import PolicyFile, write_policy
+from agentkit.experiment.policies.policy_file import POLICY_FILE, PolicyFile, write_policy
 from agentkit.specs import fit, from_own_terms, in_own_terms, in_words
 from agentkit.types import Nest
 from agentkit.wrappers.canonical_actions import to_bounds
@@ -33,6 +34,36 @@ class Origin(NamedTuple):
 
     experiment: ExperimentConfig | None
     counts: tuple[int | None, int | None]
+
+
+def _check_not_traced(observation: Nest) -> None:
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(observation)):
+        raise ConfigError(
+            "A LoadedPolicy acts outside of jax.jit, jax.vmap and jax.grad: it takes and returns numpy arrays, also "
+            "with a batch axis in front. Within them, call policy.pure_policy.act(params, key, observation, state); "
+            "policy.arrays are the parameters."
+        )
+
+
+def _read_beginnings(episode_start: Any, batch_size: int | None) -> np.ndarray:
+    found = np.asarray(episode_start)
+    expected = () if batch_size is None else (batch_size,)
+    if found.dtype != bool or found.shape != expected:
+        raise SpecError(
+            f"episode_start: expected bool{list(expected)}, whether an episode begins, found {found.dtype}"
+            f"{list(found.shape)}."
+        )
+    return found
+
+
+def _from_file(content: bytes, explore: bool) -> LoadedPolicy:
+    """Returns the policy of a policy file's content."""
+    from agentkit.experiment.policies.loading import load_one_agent
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / POLICY_FILE
+        path.write_bytes(content)
+        return load_one_agent(path, explore=explore)
 
 
 OTHER_WORDS_TO_ACT = ("act", "action", "compute_action", "compute_single_action", "get_action", "predict")
@@ -115,24 +146,32 @@ class LoadedPolicy:
         observations, actions = in_words(self.observation_spec), in_words(self.action_spec)
         return f"LoadedPolicy(of {name}, observations {observations}, actions {actions})"
 
-    def __call__(self, observation: Nest, state: ActingState | None = None) -> tuple[Nest, ActingState]:
+    def __call__(
+        self, observation: Nest, state: ActingState | None = None, *, episode_start: np.ndarray | bool | None = None
+    ) -> tuple[Nest, ActingState]:
         """Returns the action for an observation, and the state to hand in with the next one.
 
         Args:
             observation: of `observation_spec`, or each leaf ``[B, ...]``.
             state: what the call before returned; None at the start of an episode (of all B).
+            episode_start: where an episode begins while others go on, bool ``[B]``; None for nowhere.
+
+        Returns:
+            An action of `action_spec`, or each leaf ``[B, ...]``; a single number is numpy's scalar, such as ``int32``.
 
         Raises:
             SpecError: the observation has another structure, shape or kind, or numbers that are not finite, or choices
-                that there are not.
-            ConfigError: this process was forked from one that had used JAX; or a batch was given to an actor of the
-                user's own.
+                that there are not; or the state is none of this policy for as many.
+            ConfigError: this process was forked from one that had used JAX; it is called within JAX's transformations;
+                or a batch was given to an actor of the user's own.
         """
         check_not_forked()
+        _check_not_traced(observation)
         observation, batch_size = self._read(observation)
-        action, state = self._acts.act(observation, batch_size, state)
+        begins = None if episode_start is None else _read_beginnings(episode_start, batch_size)
+        action, state = self._acts.act(observation, batch_size, state, begins)
         specs = self.agent_action_spec, self.action_spec
-        return tree.map_structure(lambda leaf, *each: to_bounds(np.asarray(leaf), *each), action, *specs), state
+        return tree.map_structure(lambda leaf, *each: to_bounds(np.asarray(leaf), *each)[()], action, *specs), state
 
     def select_action(self, observation: Nest) -> Nest:
         """Returns the action alone, of a policy that keeps nothing from one step to the next.
@@ -151,6 +190,17 @@ class LoadedPolicy:
                 "would lose it. Call: action, state = policy(observation, state), with None where an episode begins."
             )
         return action
+
+    def __reduce__(self) -> Any:
+        """Pickles as a policy file, which does not say what run it is of.
+
+        Raises:
+            ConfigError: as `save`.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / POLICY_FILE
+            self.save(path)
+            return _from_file, (path.read_bytes(), self.explore)
 
     def __getattr__(self, name: str) -> Any:
         """Says what another library's word for acting is here."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from agentkit.errors import ConfigError
 from agentkit.experiment.policies.loaded_policy import OTHER_WORDS_TO_ACT, LoadedPolicy
 from agentkit.experiment.policies.loading import Policies
 
@@ -52,10 +53,10 @@ class Result:
         """Returns the newest policy, as `agentkit.load` does; made when it is first asked for.
 
         Raises:
-            ConfigError: the run was launched without a run folder, and its parameters are gone with the learner.
+            ConfigError: the run was launched without a run folder, and its parameters are gone with the learner; or the
+                result was pickled.
         """
-        assert self.policies is not None, "every run gives them"
-        return self.policies.newest
+        return self._policies().newest
 
     @property
     def best_policy(self) -> LoadedPolicy:
@@ -64,5 +65,16 @@ class Result:
         Raises:
             ConfigError: it was not among the callbacks.
         """
-        assert self.policies is not None, "every run gives them"
-        return self.policies.best
+        return self._policies().best
+
+    def _policies(self) -> Policies:
+        if self.policies is None:
+            raise ConfigError(
+                "This result was pickled or copied, and has no policy. Take agentkit.load(the run folder), or return "
+                "result.policy beside it, which can be pickled."
+            )
+        return self.policies
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns what is pickled: counts and evaluations, without the policies."""
+        return {**self.__dict__, "policies": None}
