@@ -81,6 +81,15 @@ class Counter:
 _UNITS = {"k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9}
 
 
+def count_of(number: float, noun: str, plural: str | None = None) -> str:
+    """Returns a number with its noun, for a sentence; the plural has an s unless another is given.
+
+    >>> count_of(1, "run"), count_of(2_000, "run"), count_of(0, "policy", "policies")
+    ('1 run', '2,000 runs', '0 policies')
+    """
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
 def parse_whole(text: str) -> int:
     """Returns a whole number, written 100000, 100_000, 1e5, 100k, 2M or 1.5M.
 

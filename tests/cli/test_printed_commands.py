@@ -58,7 +58,9 @@ def test_after_several_seeds(capsys, monkeypatch, state):
     monkeypatch.setattr(seeds, "run_seeds", lambda *args, **kwargs: [result])
     monkeypatch.setattr(seeds, "all_finished", lambda results: state == "finished")
     _run(SimpleNamespace(run_directory=FOLDER), [0], 1, None)
-    (words,) = printed(capsys.readouterr().out)
+    said = capsys.readouterr().out
+    (words,) = printed(said)
+    assert "1 run" in said and "1 runs" not in said
     assert words[-1] == (f"{FOLDER}/seed*" if state == "finished" else FOLDER)
 
 
@@ -98,7 +100,9 @@ def test_after_a_sweep(capsys, monkeypatch, tmp_path, given):
         result = SimpleNamespace(trials=[trial], best=trial, interrupted=stopped, ended=False)
         monkeypatch.setattr(sweeps, "run_sweep", lambda *args, result=result: result)
         assert main(["sweep", str(file), *given]) == (130 if stopped else 0)
-        best, again = printed(capsys.readouterr().out)
+        said = capsys.readouterr().out
+        assert said.count(" 1 trial\n") == said.count("1 trial (1 complete)") == 1
+        best, again = printed(said)
         assert again == command + ([] if stopped else ["--status"])
         assert best[:4] == ["agentkit", "train", "dqn", "--env"] and f"hidden_sizes={FOLDER}" in best
         trained = parse(best[1:])

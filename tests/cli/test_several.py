@@ -86,7 +86,7 @@ def test_without_a_display_watch_writes_a_film(run, tmp_path, monkeypatch, capsy
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     assert main(["watch", str(run), "--episodes", "1", "--opponent", "second=random"]) == 0
     first, second, every, wrote = capsys.readouterr().out.splitlines()
-    assert first.startswith("first: mean return") and second.endswith("(opponent)") and "(1 episodes)" in every
+    assert first.startswith("first: mean return") and second.endswith("(opponent)") and "(1 episode)" in every
     assert wrote == f"There is no display to open a window on: wrote {run / 'watch.gif'}"
     assert (run / "watch.gif").read_bytes()[:3] == b"GIF"
     assert (
@@ -105,7 +105,7 @@ def test_the_window_shows_each_step_of_the_game(run, monkeypatch, capsys):
     monkeypatch.setattr(watch.Window, "possible", staticmethod(lambda: True))
     monkeypatch.setattr(watch.Window, "take", lambda self, render: shown.append(render()))
     assert main(["watch", str(run), "--episodes", "1"]) == 0
-    assert "(1 episodes)" in capsys.readouterr().out
+    assert "(1 episode)" in capsys.readouterr().out
     assert main(["watch", str(run), "--checkpoint", "7"]) == 2
     assert "has no checkpoint of step 7" in capsys.readouterr().err
     taken = [int(np.sum(np.any(image[16::32, 16::32] != 255, axis=-1))) for image in shown]

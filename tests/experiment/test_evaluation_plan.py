@@ -216,7 +216,7 @@ def test_the_command_evaluate_has_the_runs_limit_or_its_own(tmp_path, capsys):
     run = str(tmp_path / "run")  # Episodes have 9 steps.
     agentkit.run(experiment(environment="agentkit:catch", num_steps=30, run_directory=run, evaluation_max_steps=5))
     for words, said in (
-        ((), "2 of the episodes were cut off after 5 steps (--max-steps).\n"),
+        ((), "Cut off after 5 steps (--max-steps): 2 episodes.\n"),
         (("--max-steps", "9"), ""),
     ):
         assert main(["evaluate", run, "--episodes", "2", *words]) == 0

@@ -66,7 +66,7 @@ def test_training_resuming_and_evaluating_without_what_windows_lacks(tmp_path):
         timeout=300,
     )
     assert done.returncode == 0, done.stdout
-    assert "120/120 steps" in done.stdout and "(1 episodes)" in done.stdout
+    assert "120/120 steps" in done.stdout and "(1 episode)" in done.stdout
     assert "could not" not in done.stdout.lower()
 
 

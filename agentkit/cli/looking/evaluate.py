@@ -13,6 +13,7 @@ from agentkit.cli.interrupts import interruptible
 from agentkit.cli.screen import say
 from agentkit.cli.values.environments import import_packages, parse_environment_settings, refusing_settings
 from agentkit.cli.values.runs import check_is_run, describe_agents, describe_returns
+from agentkit.counting import count_of
 from agentkit.errors import CheckpointError, ConfigError
 
 
@@ -49,7 +50,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
     say(describe_returns(np.asarray(result["episode_return"], np.float64)))
     if result["episodes_cut"]:
         longest = max(result["episode_length"])
-        say(f"{result['episodes_cut']} of the episodes were cut off after {longest:,} steps (--max-steps).")
+        say(f"Cut off after {longest:,} steps (--max-steps): {count_of(result['episodes_cut'], 'episode')}.")
     if film is not None:
         print(f"Wrote {film.path}")
     return 0
@@ -110,7 +111,7 @@ def _evaluate_several(arguments: argparse.Namespace, environment: str | None, im
     for line in describe_agents(found, opponents):
         say(line)
     if found["episodes_cut"]:
-        say(f"{found['episodes_cut']} of the episodes were cut off (--max-steps).")
+        say(f"Cut off (--max-steps): {count_of(found['episodes_cut'], 'episode')}.")
     if film is not None:
         print(f"Wrote {film.path}")
     return 0

@@ -11,6 +11,7 @@ from typing import Any
 
 from agentkit.cli.interrupts import interruptible
 from agentkit.cli.screen import command_line, say
+from agentkit.counting import count_of
 from agentkit.errors import ConfigError
 
 _BETWEEN_SECONDS = 1.0  # Speeds need two looks.
@@ -55,11 +56,11 @@ def scale(arguments: argparse.Namespace) -> int:
         while (found := _num_actors(board.status())) != arguments.actors:
             if time.monotonic() > deadline:
                 raise ConfigError(
-                    f"{arguments.run} was asked for {arguments.actors} actors and has {found} after "
+                    f"{arguments.run} was asked for {count_of(arguments.actors, 'actor')} and has {found} after "
                     f"{_SCALE_SECONDS:g} s. See: {command_line('status', arguments.run)}"
                 )
             time.sleep(0.2)
-    print(f"{arguments.run} has {found} actor{'' if found == 1 else 's'}.")
+    print(f"{arguments.run} has {count_of(found, 'actor')}.")
     return 0
 
 

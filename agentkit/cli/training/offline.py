@@ -25,6 +25,7 @@ from agentkit.cli.values.initial_state import check_is_data, parse_initial_state
 from agentkit.cli.values.loggers import parse_loggers
 from agentkit.cli.values.runs import check_is_run, describe_returns
 from agentkit.cli.values.views import find_views
+from agentkit.counting import count_of
 from agentkit.errors import CheckpointError, ConfigError, SpecError
 
 if TYPE_CHECKING:
@@ -162,6 +163,6 @@ def export(arguments: argparse.Namespace) -> int:
     except (CheckpointError, SpecError) as error:
         raise ConfigError(str(error)) from error
     steps = sum(len(episode.rewards) for episode in data.episodes)
-    print(f"Wrote {arguments.out}: {steps:,} steps.")
+    print(f"Wrote {arguments.out}: {count_of(steps, 'step')}.")
     say(describe_returns(np.array([np.sum(episode.rewards) for episode in data.episodes])))
     return 0

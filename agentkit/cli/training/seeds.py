@@ -13,6 +13,7 @@ from agentkit.cli.interrupts import INTERRUPTED
 from agentkit.cli.screen import command_line, say
 from agentkit.cli.training.new_run import changes_of_resumed, in_new_folder, new_experiment, show_evaluation
 from agentkit.cli.values.callbacks import changed_callbacks
+from agentkit.counting import count_of
 from agentkit.errors import ConfigError
 
 _RANGE = re.compile(r"(\d+):(\d+)")
@@ -107,7 +108,7 @@ def _run(plan: Any, seeds: Sequence[int], jobs: int, imports: Sequence[str] | No
     results = run_seeds(plan, seeds, jobs, resume=resume, check=False)
     folder = plan.run_directory
     if all_finished(results):
-        say(f"Saved {folder}, {len(results)} runs. Next:\n  {command_line('plot', folder)}/seed*")
+        say(f"Saved {folder}, {count_of(len(results), 'run')}. Next:\n  {command_line('plot', folder)}/seed*")
         return 0
     go_on = f"\n  {command_line('train', '--resume', folder, imports=imports)}"
     failed = [result for result in results if result.state == "failed"]
@@ -115,9 +116,9 @@ def _run(plan: Any, seeds: Sequence[int], jobs: int, imports: Sequence[str] | No
         say(f"agentkit: seed {result.seed} failed: {result.error}", sys.stderr)
     if any(result.state in ("stopped", "waiting") for result in results):
         finished = sum(result.state == "finished" for result in results)
-        say(f"Stopped and saved; {finished} of {len(results)} runs have finished. Go on with:{go_on}")
+        say(f"Stopped and saved; {finished} of {count_of(len(results), 'run')} finished. Go on with:{go_on}")
         return INTERRUPTED
-    say(f"{len(failed)} of {len(results)} runs failed. Mend it, and go on with:{go_on}")
+    say(f"{len(failed)} of {count_of(len(results), 'run')} failed. Mend it, and go on with:{go_on}")
     return 1
 
 

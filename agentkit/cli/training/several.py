@@ -22,6 +22,7 @@ from agentkit.cli.values.environments import (
 from agentkit.cli.values.fields import parse_settings
 from agentkit.cli.values.loggers import parse_loggers
 from agentkit.cli.values.presets import choose_preset, tell_preset
+from agentkit.counting import count_of
 from agentkit.errors import ConfigError, SpecError
 
 # What there is not for several agents yet, or has no meaning for them: options by their names, and why.
@@ -193,8 +194,8 @@ def tell_agents(plan: Any) -> dict[str, list[str]]:
     """
     by_policy = find_agents(plan)
     agents = [agent_id for agent_ids in by_policy.values() for agent_id in agent_ids]
-    policies = "1 policy" if len(by_policy) == 1 else f"{len(by_policy)} policies"
-    say(f"{len(agents)} agents by {policies}: {', '.join(agents)}")
+    policies = count_of(len(by_policy), "policy", "policies")
+    say(f"{count_of(len(agents), 'agent')} by {policies}: {', '.join(agents)}")
     return by_policy
 
 

@@ -16,6 +16,7 @@ from agentkit.cli.training.several import find_agents
 from agentkit.cli.training.sweep_file import SweepFile, make_plan, read_sweep_file, text_of
 from agentkit.cli.values.environments import import_packages
 from agentkit.cli.words.parser import parse
+from agentkit.counting import count_of
 from agentkit.errors import AgentkitError, ConfigError, missing_extra, unknown_name
 
 _MAX_ROWS = 20
@@ -58,7 +59,7 @@ def sweep(arguments: argparse.Namespace) -> int:
     _check_first(file, plan)
     from agentkit.experiment.sweeps import run_sweep
 
-    print(f"Sweep folder: {directory}, {plan.total()} trials", flush=True)
+    print(f"Sweep folder: {directory}, {count_of(plan.total(), 'trial')}", flush=True)
     with _TableWatcher(directory) as watcher:
         result = run_sweep(plan, directory, arguments.jobs or file.jobs, watcher)
     say(_describe_best(file, result.trials, directory, arguments))
@@ -117,13 +118,14 @@ def _describe_best(file: SweepFile, records: Sequence[Any], directory: Path, arg
 
     states = [record.state for record in records]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    trials = f"{count_of(len(records), 'trial')} ({counts})"
     best = best_of(records)
     if best is None:
-        return f"{len(records)} trials ({counts}); none has finished." if records else "No trial has begun."
+        return f"{trials}; none has finished." if records else "No trial has begun."
     words = [*file.words(best.parameters), *_given(arguments, "out")]
     command = command_line("train", *words, imports=arguments.imports)
     return (
-        f"{len(records)} trials ({counts}). All: {directory}/results.csv\n"
+        f"{trials}. All: {directory}/results.csv\n"
         f"Best: trial {best.number} with {file.sweep.get('metric', 'last')} return {best.value:.1f}\n  {command}"
     )
 

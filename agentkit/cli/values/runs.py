@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from agentkit.counting import count_of
 from agentkit.errors import ConfigError
 
 
@@ -18,7 +19,7 @@ def describe_returns(returns: np.ndarray) -> str:
     """
     return (
         f"episode return: mean {returns.mean():.2f}, standard deviation {returns.std():.2f}, "
-        f"minimum {returns.min():.2f}, maximum {returns.max():.2f} ({len(returns)} episodes)"
+        f"minimum {returns.min():.2f}, maximum {returns.max():.2f} ({count_of(len(returns), 'episode')})"
     )
 
 
@@ -37,7 +38,7 @@ def describe_agents(record: Mapping[str, float], opponents: Collection[str] = ()
             lines.append(f"{agent_id}: mean return {value:.2f}{wins}{' (opponent)' if agent_id in opponents else ''}")
     lines.append(
         f"all: mean return {record['episode_return']:.2f}, minimum {record['episode_return_min']:.2f}, maximum "
-        f"{record['episode_return_max']:.2f} ({record['evaluation_episodes']} episodes)"
+        f"{record['episode_return_max']:.2f} ({count_of(record['evaluation_episodes'], 'episode')})"
     )
     return lines
 

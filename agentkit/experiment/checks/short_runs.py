@@ -10,6 +10,7 @@ from agentkit.agents.addons.prior_data import PriorData
 from agentkit.agents.common.agent import Agent, Experience
 from agentkit.agents.common.experience import Segments, Sequences, Transitions
 from agentkit.agents.common.experience_wrappers import DroppingExtras
+from agentkit.counting import count_of
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 
 _PART = 10  # Of a run, which its beginning may take where a setting is proposed.
@@ -64,7 +65,7 @@ def acts_at_random(agent: Agent[Any], total: int, num_actors: int = 1, steps: st
 
 
 def _in_words(total: int) -> str:
-    return f"{total:,} steps"
+    return count_of(total, "step")
 
 
 def _name(agent: Agent[Any]) -> str:

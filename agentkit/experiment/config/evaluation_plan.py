@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple, final
 
+from agentkit.counting import count_of
 from agentkit.experiment.config.run_config import RunConfig
 
 MAX_EPISODES = 10
@@ -47,7 +48,7 @@ class EvaluationPlan(NamedTuple):
                 f"Evaluation: none, since the first one would come at {unit} {self.period:,} (--eval-every), after the "
                 f"run's end at {num_steps:,}"
             )
-        of_each = f"{self.episodes} episode{'' if self.episodes == 1 else 's'}"
+        of_each = count_of(self.episodes, "episode")
         limit = f"An episode is cut off after {self.max_steps:,} steps (--eval-max-steps)."
         if not self.in_proportion:
             return f"Evaluation: {of_each} every {self.period:,} {unit}s. {limit}"

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentkit.checkpoint import Checkpoint
+from agentkit.counting import count_of
 from agentkit.distributed import Program, RestartPolicy
 from agentkit.envs import given
 from agentkit.envs.resumable import episode_seed
@@ -44,7 +45,7 @@ def make_multi_agent_program(config: MultiAgentConfig, launch: LaunchConfig, tra
         launch: how many processes of which kind.
         trained: the policies that learn.
     """
-    program = Program(f"{len(trained)} policies on {given.name_of(config.environment)}")
+    program = Program(f"{count_of(len(trained), 'policy', 'policies')} on {given.name_of(config.environment)}")
     roles = make_roles(launch.num_actors, launch.learner_gpus, config.replay)
     if launch.num_inference:
         roles.append(inference_role(launch.num_actors, launch.num_inference))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from agentkit.counting import count_of
 from agentkit.errors import ConfigError
 from agentkit.experiment.policies.loaded_policy import OTHER_WORDS_TO_ACT, LoadedPolicy
 from agentkit.experiment.policies.loading import Policies
@@ -35,8 +36,7 @@ class Result:
         parts = [f"steps={self.steps:_}", f"updates={self.updates:_}"]
         if self.evaluations:
             last = self.evaluations[-1]["episode_return"]
-            number = "1 evaluation" if len(self.evaluations) == 1 else f"{len(self.evaluations)} evaluations"
-            parts.append(f"{number}, the last with return {last:.1f}")
+            parts.append(f"{count_of(len(self.evaluations), 'evaluation')}, the last with return {last:.1f}")
         parts += ["interrupted=True"] * self.interrupted
         parts += [] if self.stopped_by is None else [f"stopped_by={self.stopped_by!r}"]
         return f"{type(self).__name__}({', '.join(parts)})"

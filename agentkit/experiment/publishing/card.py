@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from agentkit.agents import registry
+from agentkit.counting import count_of
 from agentkit.errors import DISTRIBUTION
 from agentkit.experiment.config.identity import describe_agent
 from agentkit.experiment.evaluation.evaluate import evaluate
@@ -201,8 +202,8 @@ def _how_good(returns: Returns | None, seed: int, steps: int | None) -> str:
         return "This policy has not been evaluated."
     other = "" if steps in (None, returns.steps) else f"It is that of step {steps:,}, which has no evaluation. "
     return other + (
-        f"Over {returns.num_episodes} episodes at step {returns.steps:,} it reached a return of {_mean(returns)} "
-        f"{_range(returns)}, of one training with seed {seed}."
+        f"Over {count_of(returns.num_episodes, 'episode')} at step {returns.steps:,} it reached a return of "
+        f"{_mean(returns)} {_range(returns)}, of one training with seed {seed}."
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, final
 from agentkit import checkpoint
 from agentkit.callbacks.best import KeepBest
 from agentkit.checkpoint import write_json
+from agentkit.counting import count_of
 from agentkit.errors import AgentkitError, ConfigError, says_what_was_meant
 from agentkit.experiment.checks.short_runs import warnings_of
 from agentkit.experiment.config import callback_record
@@ -138,7 +139,7 @@ def run_seeds(
     failed = [result for result in results if result.state == FAILED]
     if failed and check:
         what = "; ".join(f"seed {result.seed}: {result.error}" for result in failed)
-        raise RunsFailedError(f"{len(failed)} of {len(results)} runs failed. {what}", results)
+        raise RunsFailedError(f"{len(failed)} of {count_of(len(results), 'run')} failed. {what}", results)
     return results
 
 

@@ -9,6 +9,7 @@ from typing import final
 
 import jax
 
+from agentkit.counting import count_of
 from agentkit.errors import ConfigError
 from agentkit.learning.learner import Publisher
 from agentkit.types import Nest
@@ -43,7 +44,7 @@ def describe_devices(num_devices: int | None) -> str:
     if used[0].platform != "cpu":
         return f"{used[0].platform.upper()}{number}: {used[0].device_kind}"
     cores = num_cores()
-    return f"CPU{number}, {cores} {'core' if cores == 1 else 'cores'}"
+    return f"CPU{number}, {count_of(cores, 'core')}"
 
 
 def num_cores() -> int:

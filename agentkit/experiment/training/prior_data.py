@@ -14,6 +14,7 @@ from agentkit.actors import Policy
 from agentkit.agents.addons.prior_data import TABLE as PRIOR_TABLE
 from agentkit.agents.addons.prior_data import PriorData
 from agentkit.core import Adder
+from agentkit.counting import count_of
 from agentkit.datasets import Episode, EpisodeData, fill_replay, read_episodes
 from agentkit.datasets.episodes import fit_episodes
 from agentkit.errors import ConfigError, SpecError
@@ -89,8 +90,8 @@ def fill(replay: Replay, fillings: Sequence[Filling]) -> list[str]:
         held = replay.info(filling.table).size
         kept = f", of which it keeps the newest {held:,}" if held < items else ""
         messages.append(
-            f"Replay table {filling.table!r} begins with {len(filling.episodes):,} episodes of {filling.source}: "
-            f"{steps:,} steps, {items:,} items{kept}."
+            f"Replay table {filling.table!r} begins with {count_of(len(filling.episodes), 'episode')} of "
+            f"{filling.source}: {count_of(steps, 'step')}, {count_of(items, 'item')}{kept}."
         )
     return messages
 
