@@ -28,6 +28,7 @@ from agentkit.experiment.launching.nodes.replay import replay_node
 from agentkit.experiment.launching.sharing.common import find_spec
 from agentkit.experiment.runs.config_json import write_config
 from agentkit.experiment.runs.learner_folders import learner_folder
+from agentkit.experiment.runs.new_folder import make_this_folder
 from agentkit.loggers.program_table import all_tables
 from agentkit.replay import InProcessReplay
 
@@ -205,6 +206,11 @@ def test_no_other_command_goes_on_with_several_learners(saved, capsys):
     together = r"is of a program of several learners \(.*\), which go on together: run the code that made"
     with pytest.raises(ConfigError, match="has a run of several learners in it already"):
         agentkit.run(alone)
+    beside = r"ppo is a folder of a run of several learners.* \(dqn, ppo\)\. Go on with it by the code that made it"
+    with pytest.raises(ConfigError, match=beside):
+        agentkit.run(dataclasses.replace(alone, run_directory=part))
+    with pytest.raises(ConfigError, match=beside):
+        make_this_folder(part)
     for go_on in (
         lambda: agentkit.run(alone, resume=True),
         lambda: agentkit.launch(alone, resume=True),

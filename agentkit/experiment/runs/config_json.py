@@ -48,17 +48,33 @@ def check_run_directory(experiment: RunConfig, resume: bool) -> pathlib.Path | N
             raise ConfigError("To resume, an experiment needs the run_directory it was saved in.")
         return None
     directory = pathlib.Path(experiment.run_directory)
-    if (parts := learner_parts(directory)) and not resume:
-        raise ConfigError(
-            f"{directory} has a run of several learners in it already ({names_of(parts)}). Go on with it by the code "
-            "that made it, with resume=True, or choose another run_directory."
-        )
+    if not resume:
+        refuse_of_several_learners(directory)
     if (directory / "config.json").exists() and not resume:
         raise ConfigError(
             f"{directory} has a run in it already. Go on with it by resume=True (agentkit train --resume "
             f"{directory}), or choose another run_directory."
         )
     return directory
+
+
+def refuse_of_several_learners(directory: pathlib.Path) -> None:
+    """Refuses to begin a run in the folder of a program of several learners, or in that of one of them.
+
+    Raises:
+        ConfigError: it says how the program goes on.
+    """
+    path = directory.absolute()
+    if parts := learner_parts(path):
+        found = "has a run of several learners in it already"
+    elif path.parent.name == LEARNERS and (parts := learner_parts(path.parents[1])):
+        found = "is a folder of a run of several learners, which go on together"
+    else:
+        return
+    raise ConfigError(
+        f"{directory} {found} ({names_of(parts)}). Go on with it by the code that made it, with resume=True, or choose "
+        "another run_directory."
+    )
 
 
 def learner_parts(directory: str | pathlib.Path) -> list[pathlib.Path]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import final
 
 from agentkit.errors import AgentkitError, ConfigError
+from agentkit.experiment.runs.config_json import refuse_of_several_learners
 
 RUNS = "runs"
 """Where run folders are made if nobody says otherwise."""
@@ -68,6 +69,7 @@ def make_this_folder(directory: str | os.PathLike[str]) -> NewFolder:
         ConfigError: there is a run in it, or it cannot be made.
     """
     path = Path(directory)
+    refuse_of_several_learners(path)
     if (path / "config.json").exists() or (path / "group.json").exists():
         raise ConfigError(
             f"--run-directory: {path} has a run in it already. Go on with it by --resume {path}, or choose another one."
