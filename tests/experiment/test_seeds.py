@@ -185,12 +185,16 @@ def test_a_group_is_not_overwritten_and_keeps_its_seeds(tmp_path):
         run_seeds(experiment(tmp_path / "other"), [0], resume=True)
 
 
-def test_a_resume_that_is_refused_leaves_the_groups_callbacks(tmp_path, monkeypatch):
+def test_a_resume_that_is_refused_leaves_the_groups_record(tmp_path, monkeypatch):
     monkeypatch.setattr(seeds, "JobProcesses", InThisProcess)
     described = experiment(None, callbacks=[curriculum(grow)]).describe()
     (tmp_path / "group.json").write_text(json.dumps({"seeds": [0], "jobs": 1, "experiment": described}))
     with pytest.raises(CheckpointError, match=r"callbacks that change the training: Curriculum\(.*; this run has none"):
         run_seeds(experiment(tmp_path), [0], resume=True)
+    other = dqn.make_agent(dataclasses.replace(AGENT.config, learning_rate=0.5))
+    longer = dataclasses.replace(experiment(tmp_path, num_steps=100, callbacks=[curriculum(grow)]), agent=other)
+    with pytest.raises(CheckpointError, match=r"The group .* was made with agent_config.learning_rate=.* has 0\.5"):
+        run_seeds(longer, [0], resume=True)
     assert json.loads((tmp_path / "group.json").read_text())["experiment"] == described
 
 

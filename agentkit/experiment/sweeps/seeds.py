@@ -21,9 +21,11 @@ from agentkit.experiment.checks.short_runs import warnings_of
 from agentkit.experiment.config import callback_record
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.multi_agent.config import MultiAgentConfig, multi_agent_from_record
+from agentkit.experiment.multi_agent.parts import check_same_policies
 from agentkit.experiment.runs.config_json import check_run_directory, damaged, experiment_from_record, read_record
 from agentkit.experiment.runs.lock import run_lock
 from agentkit.experiment.runs.loggers import check_installed
+from agentkit.experiment.runs.resume_checks import check_same_as
 from agentkit.experiment.sweeps.jobs import (
     FAILED,
     FINISHED,
@@ -112,7 +114,7 @@ def run_seeds(
     Raises:
         ConfigError: seeds or jobs are impossible; or the folder has a group in it and `resume` is False, or none, or
             one of runs that have taken more steps than these.
-        CheckpointError: the group has other callbacks that change the training.
+        CheckpointError: the group has other settings, or other callbacks that change the training.
         RunsFailedError: a run failed; its `results` are what is returned otherwise.
     """
     seeds = check_seeds(seeds)
@@ -210,8 +212,8 @@ def _begin_group(
         if sorted(record["seeds"]) != sorted(seeds):
             raise ConfigError(f"{folder} has the seeds {record['seeds']}; this experiment has {list(seeds)}.")
         _check_total(experiment, folder, record)
+        _check_same(experiment, folder, record["experiment"])
         now = experiment.describe()
-        callback_record.check_same(record["experiment"].get("callbacks", []), now["callbacks"], str(folder))
         record["experiment"] |= {name: now[name] for name in _CHANGED_BY_RESUME}  # What the next resume begins with.
         write_json(folder / GROUP_FILE, record)
         threads: int | None = record.get("threads")
@@ -233,6 +235,14 @@ def _check_total(experiment: ExperimentConfig | MultiAgentConfig, folder: pathli
             f"A run of {folder} has {taken:,} steps already, and num_steps={experiment.num_steps:_} (--steps) is the "
             "total, those included. Give a larger one, or leave it out."
         )
+
+
+def _check_same(experiment: ExperimentConfig | MultiAgentConfig, folder: pathlib.Path, saved: dict[str, Any]) -> None:
+    """Refuses other settings than the group's, as each run would with its checkpoint; seeds are the runs' own."""
+    ours = dataclasses.replace(experiment, seed=saved.get("seed", experiment.seed))
+    if isinstance(ours, MultiAgentConfig):
+        check_same_policies(ours, saved, folder)
+    check_same_as(saved, ours, f"The group {folder}")
 
 
 def _is_done(job: Job) -> bool:
