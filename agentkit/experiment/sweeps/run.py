@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, final
 
+from agentkit.callbacks.base import check_evaluates_before_its_end
 from agentkit.errors import AgentkitError, ConfigError, unknown_name
 from agentkit.experiment.checks.short_runs import warnings_of
 from agentkit.experiment.config.experiment_config import ExperimentConfig
@@ -119,9 +120,11 @@ def run_sweep(
         watcher: is told what happens.
 
     Raises:
-        ConfigError: another sweep is in the folder, the first trials have all failed, or trials cannot share a program.
+        ConfigError: another sweep is in the folder, the first trials have all failed, or trials cannot share a program;
+            or their runs end before there is an evaluation to judge by.
         MissingExtraError: the method is "tpe" and Optuna is not installed.
     """
+    _check_evaluates(plan)
     if plan.on_device:
         check_on_device(plan, jobs)
     folder = SweepFolder(pathlib.Path(directory))
@@ -138,6 +141,15 @@ def run_sweep(
     records = folder.records()
     write_results(folder, records)
     return SweepResult(records, plan.total(), interrupted)
+
+
+def _check_evaluates(plan: SweepPlan) -> None:
+    """Looks at the first values before there is a folder; if these are impossible together, their trial says so."""
+    try:
+        experiment = plan.make_experiment(plan.first_values())
+    except AgentkitError:
+        return
+    check_evaluates_before_its_end(experiment, "run_sweep")
 
 
 def check_on_device(plan: SweepPlan, jobs: int) -> None:
@@ -254,6 +266,7 @@ class _Sweep:
             return None
         try:
             experiment = self._plan.make_experiment(record.parameters)
+            check_evaluates_before_its_end(experiment, "run_sweep")  # The period or the steps may be what is searched.
         except AgentkitError as error:  # Each value was in its range; together they are impossible.
             trial = _Trial(record, [], [], lock, error=" ".join(str(error).split()))
             self._active[record.number] = trial

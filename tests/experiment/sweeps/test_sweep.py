@@ -62,6 +62,20 @@ def test_a_grid_is_tried_whole_and_the_best_is_found(tmp_path, monkeypatch):
     assert (tmp_path / "s" / "trial-0005" / "seed4" / "outcome.json").exists()
 
 
+def test_a_sweep_whose_runs_end_before_an_evaluation_is_refused(tmp_path, monkeypatch):
+    def searched(parameters):
+        return dataclasses.replace(make_experiment({}), evaluation_period=parameters["period"])
+
+    for first, words in ((41, "one every 41 the run ends, at 40"), (0, "evaluation_period=0 makes none")):
+        none = plan("grid", space={"period": Choice((first,))}, make_experiment=searched, num_trials=None)
+        with pytest.raises(ConfigError, match=words):
+            sweep(monkeypatch, tmp_path / "none", none)
+    assert not (tmp_path / "none").exists()
+    some = plan("grid", space={"period": Choice((40, 41))}, make_experiment=searched, num_trials=None)
+    good, late = sweep(monkeypatch, tmp_path / "some", some).trials
+    assert good.state == "complete" and "one every 41 the run ends, at 40" in late.error
+
+
 def test_what_will_not_happen_in_short_trials_is_said_once(tmp_path, monkeypatch):
     """Their runs' own output is in files that nobody reads while a sweep runs."""
     space = {"min_replay_size": Choice((10, 41, 42)), "batch_size": Choice((8, 16))}
