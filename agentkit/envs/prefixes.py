@@ -60,6 +60,8 @@ OF_SEVERAL_AGENTS = {
 }
 """Prefixes of environments of several agents, each with the name of one of its environments: `envs.make_multi_agent`
 makes them."""
+_ONE_OF_SEVERAL = ("both_sides", "team")
+"""Prefixes that make one agent of an environment of several."""
 OWN_OF_SEVERAL_AGENTS = {
     "come_and_go": "come_and_go.ComeAndGo",
     "matrix_game": "matrix_game.MatrixGame",
@@ -85,7 +87,7 @@ def register(prefix: str, factory: Factory) -> None:
     """
     if ":" in prefix or not prefix:
         raise ConfigError(f"A prefix is a word without a colon, found {prefix!r}.")
-    if prefix in _registered or prefix in SIMULATORS or prefix == "agentkit":
+    if prefix in (*_registered, *SIMULATORS, *OF_SEVERAL_AGENTS, "agentkit"):
         raise ConfigError(f"The environment prefix {prefix!r} is taken. Choose another one.")
     _registered[prefix] = factory
 
@@ -167,10 +169,8 @@ def split(name: str) -> tuple[str, str]:
 
 
 def has_several_agents(name: str) -> bool:
-    """Returns whether a name is one of an environment of several agents, whose prefix is none of the user's own."""
+    """Returns whether a name is one of an environment of several agents."""
     prefix, _, rest = name.partition(":")
-    if prefix in _registered:
-        return False
     own = {"agentkit": OWN_OF_SEVERAL_AGENTS, "jax": IN_JAX_OF_SEVERAL_AGENTS}
     return prefix in OF_SEVERAL_AGENTS or rest in own.get(prefix, ())
 
@@ -178,23 +178,24 @@ def has_several_agents(name: str) -> bool:
 def name_inside(name: str) -> str:
     """Returns the name of the environment inside of a team, of both sides, or of agent ids; else the name itself."""
     prefix, _, rest = name.partition(":")
-    is_around = prefix in ("agent_ids", "both_sides", "team") and prefix not in _registered
-    return name_inside(rest) if is_around else name
+    return name_inside(rest) if prefix in ("agent_ids", *_ONE_OF_SEVERAL) else name
 
 
 def is_of_pettingzoo(name: str) -> bool:
-    """Returns whether PettingZoo makes an environment, or the one inside; a prefix of the user's own is not its."""
-    prefix = name_inside(name).partition(":")[0]
-    return prefix == "pettingzoo" and prefix not in _registered
+    """Returns whether PettingZoo makes an environment, or the one inside."""
+    return name_inside(name).partition(":")[0] == "pettingzoo"
 
 
 def refuse_several_agents(name: str) -> None:
     """Refuses an environment of several agents where one agent is to act.
 
     Raises:
-        ConfigError: it is one, and no prefix of the user's own.
+        ConfigError: it is one.
+        UnknownNameError: what is behind ``agent_ids:`` is none of several agents.
     """
     if has_several_agents(name):
+        if name.startswith("agent_ids:"):
+            split_several(name.removeprefix("agent_ids:"))
         raise several_agents(name)
 
 
@@ -212,14 +213,20 @@ def split_several(name: str) -> tuple[str, str]:
 
     Raises:
         UnknownNameError: it is none; proposes the nearest match.
+        ConfigError: in it, one agent acts for all.
     """
+    prefix, _, rest = name.partition(":")
+    if prefix in _ONE_OF_SEVERAL:
+        raise ConfigError(
+            f"{name} has one agent, which acts for all, and this is for several agents. Leave {prefix}: out; where "
+            f"there is agent_ids:, it comes first: {prefix}:agent_ids:{name_inside(name)}."
+        )
     if not has_several_agents(name):
         known = [f"agentkit:{own}" for own in OWN_OF_SEVERAL_AGENTS]
         known += [f"jax:{own}" for own in IN_JAX_OF_SEVERAL_AGENTS]
         known += ["jaxmarl:NAME", "openspiel:NAME", "pettingzoo:FAMILY/NAME", "pgx:NAME", "agent_ids:NAME"]
         advice = "Those of one agent take no policies."
         raise unknown_name("environment of several agents", name, known, advice)
-    prefix, _, rest = name.partition(":")
     return prefix, rest
 
 

@@ -11,7 +11,7 @@ from agentkit.cli import main
 from agentkit.cli.values.environments import parse_environment_settings
 from agentkit.envs.multi_agent.agent_ids import AgentIds, in_jax_with_agent_ids
 from agentkit.envs.multi_agent.matrix_game import MatrixGame
-from agentkit.errors import SpecError, UnknownNameError
+from agentkit.errors import ConfigError, SpecError, UnknownNameError
 from agentkit.experiment.config import presets
 from agentkit.learning import Linear
 from agentkit.testing.multi_agent import MultiAgentEnvironmentContract, assert_same_timesteps, rollout
@@ -106,4 +106,9 @@ def test_what_has_such_a_part_already_and_what_is_of_one_agent_are_refused():
         AgentIds(in_jax.environment)
     with pytest.raises(UnknownNameError, match="environment of several agents"):
         envs.make_multi_agent("agent_ids:agentkit:catch")
+    first = "team:agent_ids:agentkit:matrix_game"
+    for make in (envs.make, envs.make_multi_agent):
+        with pytest.raises(ConfigError, match=f"where there is agent_ids:, it comes first: {first}"):
+            make("agent_ids:team:agentkit:matrix_game")
+    assert "agent_id" in envs.make(first).observation_spec()["agents"]["row"]
     assert AgentIds(MatrixGame()).agent_specs()["row"].observations["agent_id"].shape == (2,)

@@ -57,7 +57,7 @@ def test_register(clean_registry):
     environment = envs.make("mine:abc", seed=1, rows=6)
     assert environment.observation_spec().shape == (6, 3)
     assert environment.resumable
-    for prefix in ("mine", "gymnasium", "agentkit"):
+    for prefix in ("mine", "gymnasium", "agentkit", "agent_ids", "pettingzoo"):
         with pytest.raises(ConfigError, match="is taken"):
             envs.register(prefix, Catch)
     with pytest.raises(ConfigError, match="without a colon"):

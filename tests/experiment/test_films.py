@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 import agentkit
-from agentkit import checkpoint, envs
+from agentkit import checkpoint
 from agentkit.actors.random_actor import sample_legal_action
 from agentkit.agents import dqn
-from agentkit.envs import prefixes, rendering
-from agentkit.envs.catch import Catch
+from agentkit.envs import rendering
 from agentkit.errors import ConfigError, MissingExtraError
 from agentkit.experiment import evaluate
 from agentkit.experiment.evaluation.evaluate import filmed
@@ -185,15 +184,6 @@ def test_agents_of_pettingzoos_that_see_who_they_are_are_drawn():
     experiment = agentkit.MultiAgentConfig(dqn.make_agent(CONFIG), name, 1, "shared")
     filmed_agents(experiment, lambda render: images.append(render())).make_environment(0).reset()
     assert images[0].dtype == np.uint8 and images[0].std() > 0
-
-
-def test_a_prefix_of_ones_own_is_not_asked_to_draw_as_pettingzoo(monkeypatch):
-    monkeypatch.setattr(prefixes, "_registered", {})
-    envs.register("pettingzoo", lambda name, seed: Catch(seed=seed))
-    images = []
-    experiment = agentkit.ExperimentConfig(dqn.make_agent(CONFIG), "pettingzoo:mine", num_steps=1)
-    filmed(experiment, lambda render: images.append(render()), None).make_environment(0).reset()
-    assert images[0].shape[2] == 3
 
 
 # --- MuJoCo without a display --------------------------------------------------------------------------
