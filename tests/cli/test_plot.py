@@ -81,6 +81,12 @@ def test_steps_of_offline_runs_are_called_updates(tmp_path, capsys):
     assert main(["plot", str(tmp_path / "td3_bc"), "-o", str(tmp_path / "p.svg")]) == 0
     picture = (tmp_path / "p.svg").read_text()
     assert ">updates<" in picture and "environment steps" not in picture
+    make_run(tmp_path / "other", environment="bsuite:catch/0")
+    assert main(["plot", *(str(tmp_path / name) for name in ("td3_bc", "other")), "-o", str(tmp_path / "p.svg")]) == 0
+    assert re.findall(">(updates|environment steps.*)<", (tmp_path / "p.svg").read_text()) == [
+        "updates",
+        "environment steps",
+    ], "each panel has its own"
 
 
 def test_smoothing_is_a_mean_over_the_last_points():

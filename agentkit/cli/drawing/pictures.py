@@ -50,8 +50,8 @@ _MOST_COLUMNS = 3
 
 
 def draw_curves(
-    lines: Mapping[str, Mapping[str, Mapping[str, Band]]], output: Path, *, axis: str, steps: str, middle: str,
-    band: str,
+    lines: Mapping[str, Mapping[str, Mapping[str, Band]]], output: Path, *, axis: str, steps: Mapping[str, str],
+    middle: str, band: str,
 ) -> None:  # fmt: skip
     """Draws a panel for each environment, and a line for each group of runs.
 
@@ -61,7 +61,7 @@ def draw_curves(
         lines: of `plot.make_lines`.
         output: the file, whose suffix says of which kind.
         axis: one of `curves.AXES`.
-        steps: of what steps are, see `curves.steps_title`.
+        steps: what steps are in each environment, see `curves.steps_title`.
         middle: what lines are, for the page: "mean" or "IQM".
         band: ci, std or range.
 
@@ -88,7 +88,7 @@ def draw_curves(
                     axis,
                     faint={TRAINING} if len(metrics) > 1 else (),
                 )
-            panel.set(title=environment, xlabel=_AXIS_TITLES.get(axis, steps), ylabel=_title(metrics))
+            panel.set(title=environment, xlabel=_AXIS_TITLES.get(axis, steps[environment]), ylabel=_title(metrics))
             panel.xaxis.set_major_formatter(_short_numbers)
             panel.yaxis.set_major_formatter(_short_numbers)
             panel.margins(x=0.02)

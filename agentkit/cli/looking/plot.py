@@ -42,7 +42,9 @@ def plot(arguments: argparse.Namespace) -> int:
     runs, empty = read_all(arguments.runs, metrics, arguments.x)
     lines = make_lines(runs, arguments.band, iqm=arguments.iqm, window=arguments.smooth)
     output = Path(arguments.out)
-    middle, steps = "IQM" if arguments.iqm else "mean", steps_title(runs)
+    # What steps are may differ between panels: an offline run has updates in their place.
+    steps = {where: steps_title([run for run in runs if run.environment == where]) for where in lines}
+    middle = "IQM" if arguments.iqm else "mean"
     draw_curves(lines, output, axis=arguments.x, steps=steps, middle=middle, band=arguments.band)
     if arguments.csv is not None:
         write_csv(lines, Path(arguments.csv), arguments.x)
