@@ -136,13 +136,19 @@ def as_table(status: Status, speeds: Speeds | None = None) -> Any:
 
 
 def all_tables(status: Status) -> dict[str, Status]:
-    """Returns the replay tables by name; those of a second replay node, such as another shard, as ``replay-1/NAME``."""
+    """Returns the replay tables by name; those of a second replay node, such as another shard, as ``replay-1/NAME``.
+
+    Where several learners have tables, such as those of several policies, they are ``LEARNER/NAME``, and those of its
+    shards ``LEARNER/replay-1/NAME``.
+    """
     found: dict[str, Status] = {}
-    for key, tables in sorted(status["values"].items()):
-        if key == "tables":
-            found.update(tables)
-        elif key.startswith("tables/"):
-            found.update({f"{key.removeprefix('tables/')}/{name}": table for name, table in tables.items()})
+    places = {key: key.split("/")[1:] for key in sorted(status["values"]) if key.split("/")[0] == "tables"}
+    learners = [place[0] for place in places.values() if len(place) == 2]
+    for key, place in places.items():
+        if len(place) == 2:
+            learner_id, node = place
+            place = [learner_id] * (len(set(learners)) > 1) + [node] * (learners.count(learner_id) > 1)
+        found.update({"/".join([*place, name]): table for name, table in status["values"][key].items()})
     return found
 
 

@@ -287,6 +287,9 @@ def test_a_second_learner_or_server_has_names_of_its_own():
     assert (contents_name("replay-0"), contents_name("replay-2")) == ("replay", "replay-2")
     status = {"values": {"tables": {"t": 1}, "tables/replay-1": {"t": 2, "u": 3}, "tablesets": {"x": 4}}}
     assert all_tables(status) == {"t": 1, "replay-1/t": 2, "replay-1/u": 3}
+    of_two = {"tables/row/replay-0": {"t": 1}, "tables/column/replay-1": {"t": 2}, "tables/column/replay-2": {"t": 3}}
+    assert all_tables({"values": of_two}) == {"row/t": 1, "column/replay-1/t": 2, "column/replay-2/t": 3}
+    assert all_tables({"values": {"tables/shared/replay-0": {"t": 1}}}) == {"t": 1}, "of the only one"
 
 
 def test_a_second_learner_with_a_run_folder_is_refused(tmp_path):

@@ -100,9 +100,9 @@ def kill_in_the_middle(folder):
 def test_each_learner_goes_on_from_its_own_checkpoint(tmp_path, capsys):
     """All are killed; then one learner is, of those that were resumed."""
     kill_in_the_middle(folder := tmp_path / "run")
-    assert "replay-1/transitions" in capsys.readouterr().out, "of agentkit status"
+    assert "dqn/transitions" in capsys.readouterr().out, "of agentkit status"
     saved, plans = {name: newest(folder, name) for name in NAMES}, configs(folder)
-    inserted = [num_inserted(saved[name], at, plans[name]) for name, at in (("ppo", "replay"), ("dqn", "replay-1"))]
+    inserted = [num_inserted(saved[name], at, plans[name]) for name, at in (("dqn", "replay-1"), ("ppo", "replay"))]
     last = max(saved.values(), key=lambda each: each.step)
     began, killed, back = {}, {}, []
 

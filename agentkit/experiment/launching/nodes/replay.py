@@ -79,8 +79,11 @@ def replay_node(
             _restore(context, replay, found.path / contents)
         elif newest_step(folder):
             log(context, f"No checkpoint in {folder} holds replay contents: replay starts empty.")
-        # Tables of a second server, or of another shard, are beside those of the first: see `all_tables`.
+        # Tables of another learner, of a second server or of another shard are beside those of the first: see
+        # `all_tables`.
         status = "tables" if context.index == 0 else f"tables/{context.name}"
+        if learner_id is not None:
+            status = f"tables/{learner_id}/{context.name}"
         context.store.put(status, {name: _table_status(replay, name) for name in replay.tables})
         goal = experiment.num_steps
         context.store.put("num_steps", goal)
