@@ -28,18 +28,18 @@ from agentkit.datasets.offline import ItemStore, TransitionsDataset
 from agentkit.errors import CheckpointError, ConfigError, OnNan, SaysWhatWasMeant, says_what_was_meant
 from agentkit.experiment.checks.own_boxes import check_own_boxes
 from agentkit.experiment.checks.user_tracebacks import shorten
-from agentkit.experiment.config import callback_record, identity
+from agentkit.experiment.config import callback_record
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.config.experiment_config import ExperimentConfig, Seed, WhichCheckpoint
 from agentkit.experiment.evaluation.evaluate import Evaluator
 from agentkit.experiment.policies.agent_parts import make_parts
 from agentkit.experiment.policies.loading import Policies
 from agentkit.experiment.policies.result import Result
-from agentkit.experiment.runs.config_json import check_run_directory, experiment_from_record, read_record, write_config
+from agentkit.experiment.runs.config_json import check_run_directory, experiment_from_record, read_record
 from agentkit.experiment.runs.lock import run_lock
 from agentkit.experiment.runs.loggers import check_installed
 from agentkit.experiment.runs.logs import RunLogs, learner_row
-from agentkit.experiment.runs.resume_checks import ResumeError, check_code, check_command, check_same, command_of
+from agentkit.experiment.runs.resume_checks import ResumeError, begin, check_command, check_same, command_of
 from agentkit.experiment.training.devices import (
     FirstDevicePublisher,
     choose_dispatch,
@@ -342,16 +342,12 @@ def _build(
         check_same(experiment, found)
     initial = InitialState(experiment) if found is not None else find_initial_state(experiment, parts)
     experiment = initial.experiment
-    if directory is not None:
-        check_code(experiment, directory)
-        is_file = isinstance(config.dataset, str | pathlib.Path)
-        path = lasting_path("dataset", config.dataset) if is_file else None
-        of_data = {"dataset": path, "evaluates": config.environment is not None}
-        write_config(experiment, directory, offline=of_data)
+    is_file = isinstance(config.dataset, str | pathlib.Path)
+    path = lasting_path("dataset", config.dataset) if is_file and directory is not None else None
+    lacking = begin(experiment, {"dataset": path, "evaluates": config.environment is not None})
     choose_dispatch(parts.state)
     start = (0 if found is None else found.step) if resume else None
     logs = RunLogs(experiment, stack, start, unit="update")
-    lacking = None if directory is None else identity.what_the_folder_lacks(experiment.describe())
     for message in filter(None, (f"Device: {describe_devices(config.devices)}", lacking, initial.message)):
         logs.message(message)
     store = VariableStore()

@@ -92,8 +92,6 @@ def train(
         return run(experiment, **of_call)
     name = agent if isinstance(agent, str) else registry.name_of(agent) or "agent"
     folder = make_folder(RUNS, name, name_of(environment), f"seed{seed}")
-    if experiment.progress:
-        print(f"Run folder: {folder.path}", flush=True)
     with folder.removed_if_refused():
         return run(dataclasses.replace(experiment, run_directory=folder.path), **of_call)
 

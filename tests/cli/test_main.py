@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import agentkit
 from agentkit.cli import _short_warnings, main, summary
 from agentkit.cli.screen import say
 from agentkit.errors import ConfigError
@@ -218,6 +219,26 @@ def test_what_was_made_for_a_refused_run_goes_and_what_was_there_stays(tmp_path)
         with pytest.raises(ConfigError, match="refused"), folder.removed_if_refused():
             raise ConfigError("refused")
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_no_folder_is_said_of_a_run_that_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data.npz").write_bytes(b"")
+    offline = ["offline", "bc", *CATCH[2:], *SMALL, "--updates", "9", "--data", "data.npz"]
+    train = [*CATCH, *SMALL, "--steps", "9"]
+    for words, message in (
+        ([*train, "--on-device"], "not written in JAX"),
+        ([*train, "--on-device", "--seeds", "0:2"], "not written in JAX"),
+        ([*train, "--devices", "2"], "Expected at least devices=2"),
+        ([*train, "--data", "data.npz"], "data.npz"),
+        (offline, "data.npz"),
+    ):
+        assert main(words) == 2
+        said = capsys.readouterr()
+        assert message in said.err and "folder: " not in said.out
+    with pytest.raises(ConfigError, match="not written in JAX"):
+        agentkit.train("dqn", "agentkit:catch", 9, on_device=True)
+    assert "folder: " not in capsys.readouterr().out and [path.name for path in tmp_path.iterdir()] == ["data.npz"]
 
 
 def test_a_run_has_the_name_that_it_is_given(tmp_path, capsys):

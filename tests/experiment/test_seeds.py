@@ -94,10 +94,11 @@ def test_a_group_is_stopped_and_resumed_and_each_run_is_as_it_would_be_alone(tmp
 
 
 @pytest.mark.full
-def test_the_command_line_goes_on_with_a_group_by_its_folder(tmp_path):
+def test_the_command_line_goes_on_with_a_group_by_its_folder(tmp_path, capsys):
     words = ["--env", "agentkit:catch", "--steps", "40", "--seeds", "3", "--eval-every", "20", "--out", str(tmp_path)]
     assert main(["train", "dqn", *words, "--eval-episodes", "1"]) == 0
     (group,) = tmp_path.iterdir()
+    assert f"Group folder: {group}\n" in capsys.readouterr().out
     assert main(["train", "--resume", str(group), "--steps", "60"]) == 0
     assert read_progress(group / "seed3").steps == 60
     assert "KeepBest" in (group / "seed3" / "config.json").read_text() and read_group(group)[0].callbacks

@@ -74,6 +74,7 @@ def launch(arguments: argparse.Namespace) -> int:
     config = experiment.LaunchConfig(**chosen)  # Refuses what is impossible before a folder is made.
     check_installed(arguments.engine, arguments.replay)
     plan, folder = in_new_folder(plan, arguments)
+    print(f"Run folder: {folder.path}", flush=True)
     short = short_runs_of(plan, by_policy, config.num_actors) if several else warnings_of(plan, config.num_actors)
     for line in short:
         say(line)

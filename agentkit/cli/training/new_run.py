@@ -154,7 +154,9 @@ def _check_given(arguments: argparse.Namespace, command: str) -> None:
 
 
 def in_new_folder(plan: Any, arguments: argparse.Namespace, ending: str | None = None) -> tuple[Any, NewFolder]:
-    """Returns the experiment with its new run folder, which is made and printed, and the folder.
+    """Returns the experiment with its new run folder, which is made, and the folder.
+
+    It is printed by whoever begins the run: until then, the run may be refused.
 
     Args:
         plan: the experiment.
@@ -173,7 +175,6 @@ def in_new_folder(plan: Any, arguments: argparse.Namespace, ending: str | None =
         folder = make_this_folder(arguments.run_directory)
     else:
         raise ConfigError("--run-directory is the run folder itself and --out where a new one is made; give one.")
-    print(f"{'Run' if ending is None else 'Group'} folder: {folder.path}", flush=True)
     return dataclasses.replace(plan, run_directory=folder.path), folder
 
 

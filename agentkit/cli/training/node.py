@@ -157,7 +157,9 @@ def _plan(arguments: argparse.Namespace) -> Any:
     if arguments.run is None:
         plan = new_experiment(arguments, "node replay", **chosen_replay(arguments))
         check_installed(replay=plan.replay)
-        return in_new_folder(plan, arguments)[0]
+        plan, folder = in_new_folder(plan, arguments)
+        print(f"Run folder: {folder.path}", flush=True)
+        return plan
     if arguments.out is not None:
         raise ConfigError("--run is the run folder itself and --out the folder of a new one; give one of them.")
     if arguments.agent is None and (Path(arguments.run) / "config.json").is_file():

@@ -115,8 +115,14 @@ def prepare(experiment: RunConfig, resume: bool) -> checkpoint.Checkpoint | None
     return found
 
 
-def begin(experiment: RunConfig) -> str | None:
+def begin(experiment: RunConfig, offline: dict[str, Any] | None = None) -> str | None:
     """Writes the run folder's ``config.json``, if there is to be one; warns about code that changed since the last.
+
+    Of a new run that shows its progress it prints the folder: what is refused was refused before.
+
+    Args:
+        experiment: the run's.
+        offline: of a run from data alone, its data.
 
     Returns:
         a sentence on what the folder cannot name; None where it has all.
@@ -124,8 +130,11 @@ def begin(experiment: RunConfig) -> str | None:
     if experiment.run_directory is None:
         return None
     directory = pathlib.Path(experiment.run_directory)
+    is_new = not (directory / "config.json").exists()
     check_code(experiment, directory)
-    write_config(experiment, directory)
+    write_config(experiment, directory, offline=offline)
+    if is_new and experiment.progress:
+        print(f"Run folder: {directory}", flush=True)
     return identity.what_the_folder_lacks(experiment.describe())
 
 

@@ -224,6 +224,8 @@ def _begin_group(
     threads = share_of_threads(jobs)
     record = {"seeds": list(seeds), "jobs": jobs, "threads": threads, "experiment": experiment.describe()}
     write_json(folder / GROUP_FILE, {**record, "command": list(sys.argv)})
+    if experiment.progress:
+        print(f"Group folder: {folder}", flush=True)
     return threads
 
 
