@@ -218,8 +218,8 @@ def split_several(name: str) -> tuple[str, str]:
     prefix, _, rest = name.partition(":")
     if prefix in _ONE_OF_SEVERAL:
         raise ConfigError(
-            f"{name} has one agent, which acts for all, and this is for several agents. Leave {prefix}: out; where "
-            f"there is agent_ids:, it comes first: {prefix}:agent_ids:{name_inside(name)}."
+            f"{name} has one agent, which acts for all, and this is for several agents. Leave {prefix}: out; "
+            f"beside agent_ids: it comes first, {prefix}:agent_ids:{name_inside(name)}."
         )
     if not has_several_agents(name):
         known = [f"agentkit:{own}" for own in OWN_OF_SEVERAL_AGENTS]

@@ -293,7 +293,7 @@ def _build(
     environment, watch = _open_environment(experiment, stack, hooks, seed)
     experiment = experiment.for_batch(environment)
     if found is not None:
-        check_num_envs(experiment, found)
+        check_num_envs(experiment, found.state["experiment"], f"The checkpoint {found.path}")
     agent, plan = experiment.agent, experiment.agent.batch_plan
     spec = make_environment_spec(environment)
     parts = check_fit(experiment, spec)

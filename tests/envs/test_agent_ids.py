@@ -108,7 +108,7 @@ def test_what_has_such_a_part_already_and_what_is_of_one_agent_are_refused():
         envs.make_multi_agent("agent_ids:agentkit:catch")
     first = "team:agent_ids:agentkit:matrix_game"
     for make in (envs.make, envs.make_multi_agent):
-        with pytest.raises(ConfigError, match=f"where there is agent_ids:, it comes first: {first}"):
+        with pytest.raises(ConfigError, match=f"beside agent_ids: it comes first, {first}"):
             make("agent_ids:team:agentkit:matrix_game")
     assert "agent_id" in envs.make(first).observation_spec()["agents"]["row"]
     assert AgentIds(MatrixGame()).agent_specs()["row"].observations["agent_id"].shape == (2,)

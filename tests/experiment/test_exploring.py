@@ -15,7 +15,7 @@ from agentkit.actors.policy import first_state
 from agentkit.agents import registry
 from agentkit.distributed import NodeContext, RunStore, RunStoreClient
 from agentkit.distributed.context import NodeId
-from agentkit.experiment.launching.sharing.exploring import explored, find_start, restored_values
+from agentkit.experiment.launching.sharing.exploring import explored, find_episodes, find_start, restored_values
 from agentkit.specs import make_environment_spec
 from tests.experiment.launched import Launched
 
@@ -112,6 +112,17 @@ def test_of_several_agents_each_goes_on_with_its_own_steps():
         assert [again.num_steps, added.num_steps] == [1000, 1050]
         kept = explored(store.status())
     assert kept == {"actor-0": 1050, "actor-1": 1050}
+
+
+def test_an_actor_begins_with_the_programs_episodes():
+    """Of a resumed program of two that had ended 100; then one is killed, and two are added."""
+    with RunStore(SECRET) as store:
+        store.restore_counts({"episodes": 100})
+        live(store, "actor-0", episodes=7)
+        live(store, "actor-1", episodes=4)
+        for name, incarnation, num_actors, expected in (("actor-0", 1, 2, 55), ("actor-2", 0, 4, 27)):
+            with joined(store, name, incarnation) as context:
+                assert find_episodes(context, num_actors) == expected
 
 
 LINE = re.compile(r"goes on from step ([\d,]+) of its exploration, with seeds of entropy \[(.*)\]")

@@ -1,8 +1,10 @@
 """A policy that leaves the house: loaded from a run or a file it acts as the agent does, in the environment's terms."""
 
+import copy
 import dataclasses
 import functools
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -167,6 +169,35 @@ def test_an_episode_of_a_batch_begins_while_others_go_on(recurrent):
         assert not np.allclose(old[1], new[1])
 
 
+OWN_PARTS = """
+import sys, pickle
+policy = pickle.loads(open(sys.argv[1], "rb").read())
+print(type(policy.select_action([0.1, 0.2, 0.3, 0.4])).__name__)
+"""
+
+
+def test_one_with_parts_of_ones_own_is_unpickled_in_a_fresh_process(tmp_path):
+    """Who unpickles trusts the code that it names, and need not name it again."""
+    (tmp_path / "my_networks.py").write_text(
+        "from agentkit.agents import dqn\n"
+        "def make_networks(spec):\n    return dqn.make_networks(spec, dqn.Config(hidden_sizes=(4,)))\n"
+    )
+    code = (
+        "import dataclasses, pickle, sys, agentkit, my_networks; from agentkit.agents import dqn; "
+        "agent = dataclasses.replace(dqn.make_agent(), make_networks=my_networks.make_networks);"
+        "result = agentkit.run(agentkit.ExperimentConfig(agent, 'gymnasium:CartPole-v1', 10, evaluation_period=0));"
+        "open(sys.argv[1], 'wb').write(pickle.dumps(result.policy))"
+    )
+    beside = os.environ | {"PYTHONPATH": f"{tmp_path}:{os.getcwd()}"}
+    for each in (code, OWN_PARTS):
+        done = subprocess.run(
+            [sys.executable, "-c", each, str(tmp_path / "policy.pkl")], env=beside,
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "int32"
+
+
 def test_a_state_or_a_beginning_of_another_kind_is_refused(recurrent):
     policy = recurrent
     rows = rows_for(policy)
@@ -181,15 +212,22 @@ def test_a_state_or_a_beginning_of_another_kind_is_refused(recurrent):
 
 def test_it_says_that_it_acts_outside_of_jax(pendulum):
     policy = agentkit.load(pendulum)
-    for transformed in (jax.jit(policy.select_action), jax.vmap(policy.select_action)):
+    rows = rows_for(policy)
+    for transformed in (jax.jit(policy), jax.vmap(policy), jax.jit(lambda _: policy(rows)[0])):
         with pytest.raises(ConfigError, match=r"policy\.pure_policy\.act\(params, key, observation, state\)"):
-            transformed(rows_for(policy))
+            transformed(rows)
+    assert policy(rows)[0].shape == (4, 1), "it is as it was"
 
 
-def test_it_can_be_pickled_and_a_result_without_it(pendulum, tmp_path):
-    policy = agentkit.load(pendulum, explore=True)
-    again = pickle.loads(pickle.dumps(policy))
-    np.testing.assert_array_equal(again(rows_for(again))[0], policy(rows_for(policy))[0])
+def test_it_can_be_pickled_and_copied_and_a_result_without_it(pendulum):
+    """It goes on with its random numbers; a copy knows its run, too."""
+    policy = agentkit.load(pendulum, explore=True, seed=1)
+    policy(rows_for(policy))
+    others = [pickle.loads(pickle.dumps(policy)), copy.copy(policy), copy.deepcopy(policy)]
+    assert [each.origin is None for each in others] == [True, False, False]
+    expected = policy(rows_for(policy))[0]
+    for each in others:
+        np.testing.assert_array_equal(each(rows_for(each))[0], expected)
     result = Result(3, 1, [{"episode_return": 1.0}], False, policies=lambda: None)
     kept = pickle.loads(pickle.dumps(result))
     assert kept == result

@@ -274,7 +274,7 @@ def test_a_program_counts_by_policy_and_one_process_counts_on(tmp_path):
     assert returns == {(34.0, 66.0), (50.0, None), (None, 50.0)}
     of_a = newest_of_each(tmp_path, ["a", "b"])["a"].state
     totals, explored = of_a["totals"], of_a["explored"]
-    assert 50 < max(explored.values()) < 100, "of two actors"
+    assert abs(totals["agent_turns"] - totals["agent_steps"] / 4) < 4, "each agent plays by two policies"
     assert totals["agent_steps/a"] + totals["agent_steps/b"] == totals["agent_steps"] > 500
     assert totals["episodes"] in range(totals["steps"] // 4 - 2, totals["steps"] // 4 + 1)
     assert main(["train", "--resume", str(tmp_path), "--steps", "600", "--replay", "in_process"]) == 0
@@ -285,7 +285,7 @@ def test_a_program_counts_by_policy_and_one_process_counts_on(tmp_path):
         assert now[f"agent_steps/{policy}"] > totals[f"agent_steps/{policy}"] > 150
     # The episodes that were cut off with the program have had steps, and did not end.
     assert now["episodes"] == totals["episodes"] + (now["steps"] - totals["steps"]) // 4
-    # Each agent plays by two policies: a schedule of one of them has had a quarter of what the actor's agents did.
+    # A schedule of one of an agent's policies has had a quarter of what the actor's agents did.
     since = (now["agent_steps"] - totals["agent_steps"]) / 4
     assert abs(as_launched(state)["explored"]["actor-0"] - max(explored.values()) - since) < 10
 

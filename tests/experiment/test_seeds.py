@@ -196,6 +196,9 @@ def test_a_resume_that_is_refused_leaves_the_groups_record(tmp_path, monkeypatch
     longer = dataclasses.replace(experiment(tmp_path, num_steps=100, callbacks=[curriculum(grow)]), agent=other)
     with pytest.raises(CheckpointError, match=r"The group .* was made with agent_config.learning_rate=.* has 0\.5"):
         run_seeds(longer, [0], resume=True)
+    more = experiment(tmp_path, num_steps=100, num_envs=2, callbacks=[curriculum(grow)])
+    with pytest.raises(CheckpointError, match=r"The group .* was made with num_envs=None, and this experiment has 2"):
+        run_seeds(more, [0], resume=True)
     assert json.loads((tmp_path / "group.json").read_text())["experiment"] == described
 
 

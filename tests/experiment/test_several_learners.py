@@ -211,6 +211,8 @@ def test_no_other_command_goes_on_with_several_learners(saved, capsys):
         agentkit.run(dataclasses.replace(alone, run_directory=part))
     with pytest.raises(ConfigError, match=beside):
         make_this_folder(part)
+    agentkit.run(dataclasses.replace(alone, run_directory=saved.parent / "learners" / "a"))
+    make_this_folder(saved.parent / "learners" / "b")  # Runs of one agent may lie in a folder of that name.
     for go_on in (
         lambda: agentkit.run(alone, resume=True),
         lambda: agentkit.launch(alone, resume=True),

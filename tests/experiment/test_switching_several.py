@@ -125,6 +125,19 @@ def test_a_launched_run_goes_on_in_one_process_with_what_it_has(launched, tmp_pa
     assert as_launched(after.state)["explored"] == {"actor-0": counted[0, 0]}
 
 
+def test_how_often_a_policy_acted_is_known_of_older_checkpoints_too():
+    of_x = {"actors": {"a": {}, "b": {}}, "num_actions": {"a": 3, "b": 4}}
+    of_y = {"actors": {"a": {}}, "num_actions": {"a": 5}}
+    state = {
+        "num_steps": 9, "num_agent_steps": 12, "actors": {"x": of_x, "y": of_y},
+        "learner": {}, "counter": {"counts": {"steps": 8, "episodes": 2}},
+    }  # fmt: skip
+    found = as_launched(state)
+    chosen = {"agent_steps/a": 8, "agent_steps/b": 4}
+    assert found["totals"] == {"steps": 9, "agent_steps": 12, "episodes": 2, "updates": 0, **chosen}
+    assert found["explored"] == {"actor-0": 4}, "of three pairs of agent and policy"
+
+
 def told(text):
     """Returns what writes a replay's contents into a checkpoint."""
     return lambda folder: (folder / "told").write_text(text)

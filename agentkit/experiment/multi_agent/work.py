@@ -126,7 +126,7 @@ class PlayAndLearn:
 
     @property
     def num_episodes(self) -> int | None:
-        """Returns the episodes that have ended so far; None of a run that was launched, where nobody counts them."""
+        """Returns the episodes that have ended so far; None of a run that was launched, in which some were cut off."""
         return None if self.launched else self.counter.get("episodes")
 
     def step(self) -> None:

@@ -32,12 +32,16 @@ class ActingState(NamedTuple):
 
 @final
 class ActsByPolicy:
-    """Acts by a pure policy, for one observation or for a batch."""
+    """Acts by a pure policy, for one observation or for a batch.
+
+    Attributes:
+        key: PRNG key ``uint32[2]``, of the episodes that begin next.
+    """
 
     def __init__(self, policy: Policy, params: Nest, seed: int):
         """Takes the policy, its parameters, and the seed of its sampling."""
         self._policy, self._params = policy, jax.device_put(params)
-        self._key = jax.random.PRNGKey(seed)
+        self.key = jax.random.PRNGKey(seed)
 
         def act(params: Nest, state: ActingState, observation: Nest) -> tuple[Nest, ActingState]:
             key, act_key = jax.random.split(state.key)
@@ -68,11 +72,13 @@ class ActsByPolicy:
             SpecError: the state is not one of this policy, or of another number of rows.
         """
         if state is None:
-            self._key, init_key, key = jax.random.split(self._key, 3)
+            following, init_key, key = jax.random.split(self.key, 3)
+            if not isinstance(following, jax.core.Tracer):  # Or this would be kept when the trace is gone.
+                self.key = following
             policy_state = first_state(self._policy, init_key, num_envs=batch_size)
             state = ActingState(key, self._begun(policy_state, batch_size))
         else:
-            self._check(state, batch_size)
+            self._check(state, observation, batch_size)
             if begins is not None and begins.any():
                 state = ActingState(state.key, self._begun(state.policy, batch_size, begins))
         act = self._act if batch_size is None else self._act_batch
@@ -91,12 +97,15 @@ class ActsByPolicy:
 
         return jax.tree.map(choose, reset, state)
 
-    def _check(self, state: ActingState, batch_size: int | None) -> None:
+    def _check(self, state: ActingState, observation: Nest, batch_size: int | None) -> None:
+        """Refuses a state that looks neither like a first one nor like one that follows."""
         if batch_size not in self._expected:
             key = jax.random.PRNGKey(0)
             first = jax.eval_shape(lambda: ActingState(key, first_state(self._policy, key, num_envs=batch_size)))
-            self._expected[batch_size] = self._form(first)
-        if self._form(state) != self._expected[batch_size]:
+            act = self._act if batch_size is None else self._act_batch
+            _, following = jax.eval_shape(act, self._params, first, observation)
+            self._expected[batch_size] = (self._form(first), self._form(following))
+        if self._form(state) not in self._expected[batch_size]:
             rows = "one observation" if batch_size is None else f"a batch of {batch_size}"
             raise SpecError(
                 f"Unexpected state: expected what this policy returned beside its last action for {rows}, or None "
@@ -115,18 +124,21 @@ class ActsByActor:
 
     An actor that remembers keeps its memory itself: the state that is returned has nothing in it, and None begins an
     episode. ``environment`` is None among its `core.ActorParts`.
+
+    Attributes:
+        key: PRNG key ``uint32[2]``, which the actor was made with.
     """
 
     def __init__(self, acting: OwnActing, params: Nest, environment_spec: EnvironmentSpec, seed: int):
         """Makes the actor, with the learner's "policy" as its parameters."""
         store = VariableStore()
         store.publish(0, {"policy": params})
-        client, self._key = VariableClient(store), jax.random.PRNGKey(seed)
+        client, self.key = VariableClient(store), jax.random.PRNGKey(seed)
 
         def make_policy_actor(policy: Policy) -> PolicyActor:
-            return PolicyActor(policy, self._key, client)
+            return PolicyActor(policy, self.key, client)
 
-        self._actor = acting.make(environment_spec, self._key, client, make_policy_actor=make_policy_actor)
+        self._actor = acting.make(environment_spec, self.key, client, make_policy_actor=make_policy_actor)
         self._actor.update(wait=True)
 
     def act(
@@ -143,4 +155,4 @@ class ActsByActor:
             )
         if state is None or (begins is not None and begins):
             self._actor.observe_first(dm_env.restart(observation))
-        return self._actor.select_action(observation), ActingState(self._key, ())
+        return self._actor.select_action(observation), ActingState(self.key, ())

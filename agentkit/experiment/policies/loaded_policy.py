@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import pathlib
 import tempfile
 from collections.abc import Mapping
 from typing import Any, NamedTuple, final
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import tree
 
@@ -16,6 +18,7 @@ from agentkit.agents.common.agent import Agent
 from agentkit.child import check_not_forked
 from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.experiment.config.trust import UntrustedCodeError
 from agentkit.experiment.policies.acting import ActingState, ActsByActor, ActsByPolicy
 from agentkit.experiment.policies.own_actor import OwnActing
 from agentkit.experiment.policies.policy_file import POLICY_FILE, PolicyFile, write_policy
@@ -36,8 +39,8 @@ class Origin(NamedTuple):
     counts: tuple[int | None, int | None]
 
 
-def _check_not_traced(observation: Nest) -> None:
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(observation)):
+def _check_not_traced(nest: Nest) -> None:
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(nest)):
         raise ConfigError(
             "A LoadedPolicy acts outside of jax.jit, jax.vmap and jax.grad: it takes and returns numpy arrays, also "
             "with a batch axis in front. Within them, call policy.pure_policy.act(params, key, observation, state); "
@@ -56,14 +59,19 @@ def _read_beginnings(episode_start: Any, batch_size: int | None) -> np.ndarray:
     return found
 
 
-def _from_file(content: bytes, explore: bool) -> LoadedPolicy:
-    """Returns the policy of a policy file's content."""
+def _from_file(content: bytes, explore: bool, key: np.ndarray) -> LoadedPolicy:
+    """Returns the policy of a policy file's content; who unpickles trusts its code."""
     from agentkit.experiment.policies.loading import load_one_agent
 
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / POLICY_FILE
         path.write_bytes(content)
-        return load_one_agent(path, explore=explore)
+        try:
+            policy = load_one_agent(path, explore=explore)
+        except UntrustedCodeError as error:
+            policy = load_one_agent(path, explore=explore, imports=error.packages)
+    policy._acts.key = jnp.asarray(key)
+    return policy
 
 
 OTHER_WORDS_TO_ACT = ("act", "action", "compute_action", "compute_single_action", "get_action", "predict")
@@ -166,10 +174,11 @@ class LoadedPolicy:
                 or a batch was given to an actor of the user's own.
         """
         check_not_forked()
-        _check_not_traced(observation)
+        _check_not_traced((observation, state, episode_start))
         observation, batch_size = self._read(observation)
         begins = None if episode_start is None else _read_beginnings(episode_start, batch_size)
         action, state = self._acts.act(observation, batch_size, state, begins)
+        _check_not_traced(action)  # Of a function without arguments, only what it computes is traced.
         specs = self.agent_action_spec, self.action_spec
         return tree.map_structure(lambda leaf, *each: to_bounds(np.asarray(leaf), *each)[()], action, *specs), state
 
@@ -192,7 +201,7 @@ class LoadedPolicy:
         return action
 
     def __reduce__(self) -> Any:
-        """Pickles as a policy file, which does not say what run it is of.
+        """Pickles as a policy file, which does not say what run it is of; it goes on with the same random numbers.
 
         Raises:
             ConfigError: as `save`.
@@ -200,7 +209,17 @@ class LoadedPolicy:
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / POLICY_FILE
             self.save(path)
-            return _from_file, (path.read_bytes(), self.explore)
+            return _from_file, (path.read_bytes(), self.explore, np.asarray(self._acts.key))
+
+    def __copy__(self) -> LoadedPolicy:
+        """Returns another that goes on with the same random numbers; parameters are never written to."""
+        copied = LoadedPolicy(self.agent, self.acting, self.arrays, self._file, 0, self.explore, self.origin)
+        copied._acts.key = self._acts.key
+        return copied
+
+    def __deepcopy__(self, memo: Any) -> LoadedPolicy:
+        """Returns what `__copy__` does."""
+        return copy.copy(self)
 
     def __getattr__(self, name: str) -> Any:
         """Says what another library's word for acting is here."""

@@ -67,7 +67,7 @@ def refuse_of_several_learners(directory: pathlib.Path) -> None:
     path = directory.absolute()
     if parts := learner_parts(path):
         found = "has a run of several learners in it already"
-    elif path.parent.name == LEARNERS and (parts := learner_parts(path.parents[1])):
+    elif path.parent.name == LEARNERS and (parts := list(filter(_is_of_several, learner_parts(path.parents[1])))):
         found = "is a folder of a run of several learners, which go on together"
     else:
         return
@@ -80,6 +80,10 @@ def refuse_of_several_learners(directory: pathlib.Path) -> None:
 def learner_parts(directory: str | pathlib.Path) -> list[pathlib.Path]:
     """Returns the folders of the learners of a program of several, each that of a run of one agent; else none."""
     return sorted(path.parent for path in pathlib.Path(directory, LEARNERS).glob("*/config.json"))
+
+
+def _is_of_several(part: pathlib.Path) -> bool:
+    return bool(read_record(part).get("learners"))
 
 
 def names_of(parts: Sequence[pathlib.Path]) -> str:

@@ -152,9 +152,8 @@ def check_same(experiment: RunConfig, found: checkpoint.Checkpoint) -> None:
     check_same_as(found.state["experiment"], experiment, f"The checkpoint {found.path}")
     check_total(experiment, found)
     if experiment.num_envs is not None or isinstance(experiment.environment, str):
-        check_num_envs(
-            experiment, found
-        )  # Else a batch may be handed in, which is asked for its number once it is made.
+        # Else a batch may be handed in, which is asked for its number once it is made.
+        check_num_envs(experiment, found.state["experiment"], f"The checkpoint {found.path}")
 
 
 def check_total(experiment: RunConfig, found: checkpoint.Checkpoint) -> None:
@@ -201,15 +200,15 @@ def _told_apart(value: Any) -> Any:
     return "in_process" if value == "served" else names_only(value) or None
 
 
-def check_num_envs(experiment: RunConfig, found: checkpoint.Checkpoint) -> None:
-    """Refuses another number of environments than the saved one.
+def check_num_envs(experiment: RunConfig, record: Mapping[str, Any], where: str) -> None:
+    """Refuses another number of environments than a record of the experiment has; `where` it is, for the message.
 
     Raises:
         CheckpointError: it names both.
     """
-    saved = found.state["experiment"].get("num_envs")
+    saved = record.get("num_envs")
     if saved != experiment.num_envs:
-        raise _differs(f"The checkpoint {found.path}", "num_envs", saved, experiment.num_envs)
+        raise _differs(where, "num_envs", saved, experiment.num_envs)
 
 
 def _differs(where: str, what: str, saved: object, now: object) -> CheckpointError:

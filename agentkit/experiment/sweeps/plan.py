@@ -96,6 +96,13 @@ class SweepPlan:
             name: values.values[0] if isinstance(values, Choice) else values.low for name, values in self.space.items()
         }
 
+    def last_values(self) -> Parameters:
+        """Returns the last value of each setting, or the greatest one of an interval."""
+        return {
+            name: values.values[-1] if isinstance(values, Choice) else values.high
+            for name, values in self.space.items()
+        }
+
     def trials(self) -> list[Parameters]:
         """Returns the settings of every trial, by number; of "grid" and "random", which know them before the first."""
         if self.method == "grid":

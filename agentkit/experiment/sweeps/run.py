@@ -144,12 +144,19 @@ def run_sweep(
 
 
 def _check_evaluates(plan: SweepPlan) -> None:
-    """Looks at the first values before there is a folder; if these are impossible together, their trial says so."""
-    try:
-        experiment = plan.make_experiment(plan.first_values())
-    except AgentkitError:
-        return
-    check_evaluates_before_its_end(experiment, "run_sweep")
+    """Refuses, before there is a folder, what no value of a setting mends; of the others, their trials say so."""
+    refusals = []
+    for values in (plan.first_values(), plan.last_values()):
+        try:
+            experiment = plan.make_experiment(values)
+        except AgentkitError:  # They are impossible together.
+            return
+        try:
+            check_evaluates_before_its_end(experiment, "run_sweep")
+        except ConfigError as error:
+            refusals.append(error)
+    if len(refusals) == 2:
+        raise refusals[0]
 
 
 def check_on_device(plan: SweepPlan, jobs: int) -> None:

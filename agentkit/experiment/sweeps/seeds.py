@@ -25,7 +25,7 @@ from agentkit.experiment.multi_agent.parts import check_same_policies
 from agentkit.experiment.runs.config_json import check_run_directory, damaged, experiment_from_record, read_record
 from agentkit.experiment.runs.lock import run_lock
 from agentkit.experiment.runs.loggers import check_installed
-from agentkit.experiment.runs.resume_checks import check_same_as
+from agentkit.experiment.runs.resume_checks import check_num_envs, check_same_as
 from agentkit.experiment.sweeps.jobs import (
     FAILED,
     FINISHED,
@@ -244,6 +244,8 @@ def _check_same(experiment: ExperimentConfig | MultiAgentConfig, folder: pathlib
     ours = dataclasses.replace(experiment, seed=saved.get("seed", experiment.seed))
     if isinstance(ours, MultiAgentConfig):
         check_same_policies(ours, saved, folder)
+    else:
+        check_num_envs(ours, saved, f"The group {folder}")
     check_same_as(saved, ours, f"The group {folder}")
 
 

@@ -53,7 +53,7 @@ def as_launched(state: Mapping[str, Any]) -> dict[str, Any]:
         num_agents = sum(len(actor.get("actors", [actor])) for actor in state["actors"].values())  # Times policies.
         totals["agent_steps"] = int(state["num_agent_steps"])
         totals["episodes"] = int(state["counter"]["counts"].get("episodes", 0))
-        totals |= state.get("by_episode", {}).get("totals", {})
+        totals |= state["by_episode"]["totals"] if "by_episode" in state else _actions_by_policy(state["actors"])
     totals["updates"] = sum(int(learner["num_updates"]) for learner in learners)
     explored = state.get("explored", {})
     begun_at = max(map(int, explored.values()), default=0)
@@ -65,6 +65,15 @@ def as_launched(state: Mapping[str, Any]) -> dict[str, Any]:
         "explored": {**explored, "actor-0": begun_at + since_then // num_agents},
         "callbacks": dict.fromkeys(nodes, callbacks) if callbacks else {},
     }
+
+
+def _actions_by_policy(actors: Mapping[str, Any]) -> dict[str, int]:
+    """Returns the totals of older checkpoints, in which only each agent's actor has them, and only by episode."""
+    totals: dict[str, int] = {}
+    for actor in actors.values():
+        for policy_id, count in actor.get("num_actions", {}).items():
+            totals[f"agent_steps/{policy_id}"] = totals.get(f"agent_steps/{policy_id}", 0) + int(count)
+    return totals
 
 
 def as_of_one_process(

@@ -71,8 +71,8 @@ def test_a_sweep_whose_runs_end_before_an_evaluation_is_refused(tmp_path, monkey
         with pytest.raises(ConfigError, match=words):
             sweep(monkeypatch, tmp_path / "none", none)
     assert not (tmp_path / "none").exists()
-    some = plan("grid", space={"period": Choice((40, 41))}, make_experiment=searched, num_trials=None)
-    good, late = sweep(monkeypatch, tmp_path / "some", some).trials
+    some = plan("grid", space={"period": Choice((41, 40))}, make_experiment=searched, num_trials=None)
+    late, good = sweep(monkeypatch, tmp_path / "some", some).trials
     assert good.state == "complete" and "one every 41 the run ends, at 40" in late.error
 
 

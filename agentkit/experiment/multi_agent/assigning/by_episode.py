@@ -31,7 +31,7 @@ class Place(NamedTuple):
     Attributes:
         actor_id: the actor's number, from 0.
         num_actors: that share the episodes.
-        num_begun: episodes that this actor has begun before, in earlier processes.
+        num_begun: episodes that each of them has had, when this one begins.
     """
 
     actor_id: int = 0
