@@ -231,6 +231,15 @@ def check_priorities(table: str, keys: np.ndarray, priorities: np.ndarray) -> No
         check_priority(table, float(np.asarray(priorities)[bad][0]))
 
 
+def never_due(table: str, batch_size: int) -> ConfigError:
+    """Returns the error of a draw that is not due, in the thread that would have to insert what it waits for."""
+    return ConfigError(
+        f"Table {table!r}: expected a draw when the rate limit lets a batch of {batch_size} through, found one before. "
+        "The thread that draws is the one that inserts here, and would wait for ever. Draw one batch in each step() of "
+        "a learner, or ask the dataset's ready() first."
+    )
+
+
 def check_timeout(timeout: float | None, default: float) -> float:
     """Returns the seconds to wait: `timeout`, or `default` where it is None; refuses anything that is no deadline."""
     seconds = default if timeout is None else timeout

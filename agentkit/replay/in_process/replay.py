@@ -8,6 +8,7 @@ threads, each writer from one at a time.
 from __future__ import annotations
 
 import pathlib
+import threading
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -34,7 +35,8 @@ class InProcessReplay(base.Replay):
         default_timeout: seconds that writers and samplers wait unless they were given another.
         in_turns: whether one thread writes and draws, and asks `can_insert` before it writes. What it writes then,
             many environments' last steps or a long episode, does not wait for room that only it could make. Queues
-            stay as they are: what overflowed would be lost.
+            stay as they are: what overflowed would be lost. A draw that is not due is refused at once in the thread
+            that made the sampler.
 
     Attributes:
         shared: the contents, for writers, samplers and servers.
@@ -69,7 +71,8 @@ class InProcessReplay(base.Replay):
         seconds = base.check_timeout(timeout, self.default_timeout)
         with self.shared.lock:
             self.shared.check_open()
-            return InProcessSampler(self.shared, table, int(batch_size), seconds)
+            thread = threading.get_ident() if self.in_turns else None
+            return InProcessSampler(self.shared, table, int(batch_size), seconds, thread)
 
     def can_insert(self, table: str, num_items: int = 1) -> bool:
         """Returns whether the rate limiter lets `num_items` items in now."""
@@ -168,11 +171,14 @@ class InProcessReplay(base.Replay):
 class InProcessSampler(base.Sampler):
     """Draws batches from one table of an `InProcessReplay`; made by its `sampler`. Fetches nothing ahead."""
 
-    def __init__(self, shared: SharedTables, table: str, batch_size: int, timeout: float):
+    def __init__(
+        self, shared: SharedTables, table: str, batch_size: int, timeout: float, writing_thread: int | None = None
+    ):
         self._shared = shared
         self._table = table
         self._batch_size = batch_size
         self._timeout = timeout
+        self._writing_thread = writing_thread
         self._closed = False
 
     def ready(self) -> bool:
@@ -187,10 +193,16 @@ class InProcessSampler(base.Sampler):
         return self._shared.items[self._table].can_sample(self._batch_size)
 
     def __next__(self) -> DrawnBatch:
-        """Returns the next batch; waits while the rate limiter forbids it. See `Sampler`."""
+        """Returns the next batch; waits while the rate limiter forbids it. See `Sampler`.
+
+        Raises:
+            ConfigError: replay is `in_turns`, and who would wait here is who writes.
+        """
         shared = self._shared
         with shared.lock:
             if not self._ready():
+                if self._writing_thread == threading.get_ident():
+                    raise base.never_due(self._table, self._batch_size)
                 shared.wait(self._ready, self._timeout, self._describe)
             sample = shared.items[self._table].sample(self._batch_size)
             shared.notify_waiting()

@@ -20,7 +20,7 @@ import tree
 
 from agentkit.errors import CheckpointError, ReplayClosedError
 from agentkit.nests import make_builder
-from agentkit.replay.base import Sampler, check_timeout
+from agentkit.replay.base import Sampler, check_timeout, never_due
 from agentkit.replay.rate_limiter import MinSize
 from agentkit.replay.reverb import checkpoint
 from agentkit.replay.reverb.library import sampling
@@ -115,6 +115,7 @@ class SingleProcessSampler(Sampler):
         make_pieces: Callable[[], Iterator[Piece]],
         why_late: Callable[[float], Exception],
         timeout: float,
+        writing_thread: int | None = None,
     ):
         """Makes a `SingleProcessSampler`; draws nothing yet.
 
@@ -126,6 +127,7 @@ class SingleProcessSampler(Sampler):
                 items for a while.
             why_late: makes the error for a wait of this many seconds.
             timeout: seconds.
+            writing_thread: whose draw is refused where it is not due, since nobody else inserts; None where others do.
         """
         self._table = table
         self._batch_size = batch_size
@@ -133,6 +135,7 @@ class SingleProcessSampler(Sampler):
         self._make_pieces = make_pieces
         self._why_late = why_late
         self._timeout = timeout
+        self._writing_thread = writing_thread
         self._build = make_builder(tree.map_structure(lambda _: 0, table.layout.data))
         self._pieces: Iterator[Piece] | None = None
         self._held: Piece | None = None
@@ -148,6 +151,8 @@ class SingleProcessSampler(Sampler):
         deadline = time.monotonic() + self._timeout
         while not self._counters.try_sample(self._batch_size):
             self._check_open()
+            if self._writing_thread == threading.get_ident():
+                raise never_due(self._table.name, self._batch_size)
             if time.monotonic() > deadline:
                 raise self._why_late(self._timeout)
             time.sleep(POLL_SECONDS)
@@ -215,6 +220,7 @@ class SingleProcessReverbReplay(ReverbReplay):
         self._counters = {
             name: TableCounters(table) for name, table in self.tables.items() if table.max_times_sampled == 0
         }
+        self._in_turns = in_turns
         self._admit = self._count_in if in_turns else self._wait_for_room
 
     def _make_table(self, table: Table) -> Any:
@@ -261,6 +267,7 @@ class SingleProcessReverbReplay(ReverbReplay):
             make_pieces=pieces,
             why_late=lambda seconds: self._why_sample_late(description, seconds),
             timeout=seconds,
+            writing_thread=threading.get_ident() if self._in_turns else None,
         )
         self._samplers.add(sampler)
         return sampler

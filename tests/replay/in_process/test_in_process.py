@@ -5,7 +5,7 @@ from agentkit import specs
 from agentkit.errors import CheckpointError
 from agentkit.replay import Fifo, InProcessReplay, MaxHeap, MinHeap, Prioritized, Queue, Table, Uniform, row_layout
 from agentkit.testing.replay import ReplayContract, make_step, pair_table
-from tests.replay.writing_in_turns import write_much_in_turns
+from tests.replay.writing_in_turns import draw_too_early_in_turns, write_much_in_turns
 
 
 class TestInProcessReplay(ReplayContract):
@@ -17,6 +17,10 @@ class TestInProcessReplay(ReplayContract):
 
 def test_what_one_thread_writes_does_not_wait_for_what_only_it_could_draw():
     write_much_in_turns(InProcessReplay)
+
+
+def test_who_would_wait_for_itself_is_told_at_once():
+    draw_too_early_in_turns(InProcessReplay)
 
 
 def test_who_goes_on_after_a_save_stores_steps_where_who_restores_does(tmp_path):

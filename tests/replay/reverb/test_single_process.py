@@ -19,7 +19,7 @@ from agentkit.replay.reverb.streams import IN_FLIGHT
 from agentkit.replay.table import Fifo
 from agentkit.testing.adder import AdderContract
 from agentkit.testing.replay import LONG, SHORT, ReplayContract, make_step, pair_table, write_pairs
-from tests.replay.writing_in_turns import write_much_in_turns
+from tests.replay.writing_in_turns import draw_too_early_in_turns, write_much_in_turns
 
 pytestmark = pytest.mark.reverb
 
@@ -94,6 +94,10 @@ def test_another_thread_waits_for_its_turn():
 
 def test_what_one_thread_writes_does_not_wait_for_what_only_it_could_draw():
     write_much_in_turns(SingleProcessReverbReplay)
+
+
+def test_who_would_wait_for_itself_is_told_at_once():
+    draw_too_early_in_turns(SingleProcessReverbReplay)
 
 
 def test_a_queue_keeps_its_limit_on_the_server():
