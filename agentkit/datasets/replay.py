@@ -17,6 +17,9 @@ class ReplayDataset:
 
     With K = `plan.num_updates` > 1, leaves are ``[K, B, ...]`` for one `lax.scan`, else ``[B, ...]``. Where the plan
     has a second table, each batch ends with its share of items from there; their keys are of that table.
+
+    Attributes:
+        num_taken: items of the table that were drawn before this dataset, and those that it has handed out since.
     """
 
     def __init__(self, replay: Replay, plan: BatchPlan, *, timeout: float | None = None):
@@ -31,8 +34,7 @@ class ReplayDataset:
         self._replay = replay
         self._limiter = replay.table(plan.table).rate_limiter
         self._num_items = plan.num_own * plan.num_updates
-        # What was drawn before this dataset, and what this dataset has handed out since.
-        self._num_taken = replay.info(plan.table).num_sampled
+        self.num_taken = replay.info(plan.table).num_sampled
         self._sampler: Sampler = replay.sampler(plan.table, self._num_items, timeout=timeout)
         self._prior: Sampler | None = None
         if plan.prior_table is not None:
@@ -52,8 +54,8 @@ class ReplayDataset:
         info = self._replay.info(self._plan.table)
         size = info.size
         if self._replay.table(self._plan.table).max_times_sampled == 1:  # What was drawn ahead is gone there.
-            size += info.num_sampled - self._num_taken
-        return self._limiter.can_sample(self._num_items, size=size, inserted=info.num_inserted, sampled=self._num_taken)
+            size += info.num_sampled - self.num_taken
+        return self._limiter.can_sample(self._num_items, size=size, inserted=info.num_inserted, sampled=self.num_taken)
 
     def fetched(self) -> bool:
         """Returns True if the next batch is here, so that `__next__` does not wait for it."""
@@ -70,7 +72,7 @@ class ReplayDataset:
             ReplayClosedError: replay was closed.
         """
         batch = next(self._sampler)
-        self._num_taken += self._num_items
+        self.num_taken += self._num_items
         plan = self._plan
         if self._prior is not None:
             return self._joined(batch, next(self._prior))

@@ -19,7 +19,7 @@ from agentkit.datasets import ReplayDataset
 from agentkit.environment_loop import ReadyEnvironmentLoop
 from agentkit.errors import AgentkitError, CheckpointError, ConfigError, SpecError, says_what_was_meant
 from agentkit.experiment.checks import short_runs
-from agentkit.experiment.checks.agent_fits import check_fit, check_memory
+from agentkit.experiment.checks.agent_fits import check_fit, check_memory, check_table
 from agentkit.experiment.checks.step_watch import StepWatch, environment_name
 from agentkit.experiment.checks.user_tracebacks import shorten
 from agentkit.experiment.config import callback_record
@@ -54,10 +54,10 @@ from agentkit.experiment.training.devices import (
     learner_devices,
 )
 from agentkit.experiment.training.hooks import Hooks, with_callbacks
+from agentkit.experiment.training.in_turns import check_turns, learn_what_is_due, make_replay_in_turns
 from agentkit.experiment.training.initial_state import InitialState, find_initial_state
 from agentkit.experiment.training.own_learner import OwnLearner, make_learner
 from agentkit.experiment.training.prior_data import fill, read_fillings
-from agentkit.experiment.training.replay_in_turns import make_replay_in_turns
 from agentkit.experiment.training.signals import StopOnSignal
 from agentkit.experiment.training.switched_state import as_of_one_process
 from agentkit.experiment.training.switching import switched
@@ -244,8 +244,7 @@ class ActAndLearn:
                 raise
         else:
             self.learner.step()
-        while self.dataset.ready():
-            self.learner.step()
+        learn_what_is_due(self.learner, self.dataset)
         self.actor.update()
 
     def table(self) -> TableInfo:
@@ -297,6 +296,7 @@ def _build(
     agent, plan = experiment.agent, experiment.agent.batch_plan
     spec = make_environment_spec(environment)
     parts = check_fit(experiment, spec)
+    check_turns(check_table(agent, spec))
     check_memory(experiment, spec)
     check_films(experiment)
     initial = InitialState(experiment) if found is not None else find_initial_state(experiment, parts)

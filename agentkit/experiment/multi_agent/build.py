@@ -19,6 +19,7 @@ from agentkit.envs import given
 from agentkit.envs.resumable import episode_seed
 from agentkit.envs.step_check import StepCheck
 from agentkit.errors import OnNan
+from agentkit.experiment.checks.agent_fits import check_table
 from agentkit.experiment.checks.step_watch import StepWatch
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.multi_agent import on_device
@@ -47,8 +48,8 @@ from agentkit.experiment.runs.resume_checks import begin
 from agentkit.experiment.training.carrying import drop_others
 from agentkit.experiment.training.devices import choose_dispatch
 from agentkit.experiment.training.hooks import Hooks
+from agentkit.experiment.training.in_turns import check_turns, make_replay_in_turns
 from agentkit.experiment.training.own_learner import make_learner
-from agentkit.experiment.training.replay_in_turns import make_replay_in_turns
 from agentkit.experiment.training.switched_state import as_of_one_process
 from agentkit.experiment.training.training_loop import Training
 from agentkit.learning import LearnerCallbacks
@@ -81,6 +82,8 @@ def build(
     agent_specs = environments[0].agent_specs()
     by_policy = agents_by_policy(config, agent_specs)
     trained, players = make_policies(config, agent_specs)
+    for each in trained:
+        check_turns(check_table(each.agent, each.spec))
     self_play = SelfPlay(config.opponents, config.seed, trained, config.num_envs or 1) if config.opponents else None
     choose_dispatch([each.parts.state for each in trained])
     keep_frozen(config, players)

@@ -14,6 +14,7 @@ from agentkit.experiment.multi_agent.assigning.changing import ChangingActor
 from agentkit.experiment.multi_agent.batched_loop import BatchedMultiAgentLoop
 from agentkit.experiment.multi_agent.players import AnyPlayer, Trained
 from agentkit.experiment.multi_agent.self_play import SelfPlay, SelfPlayLoop
+from agentkit.experiment.training.in_turns import learn_what_is_due
 from agentkit.experiment.training.own_learner import OwnLearner
 from agentkit.learning import Learner
 from agentkit.multi_agent_loop import MultiAgentLoop
@@ -144,8 +145,7 @@ class PlayAndLearn:
                     each.learner.check_finite()
                 raise
         for each in self.learning:
-            while each.dataset.ready():
-                each.learner.step()
+            learn_what_is_due(each.learner, each.dataset)
             each.trained.client.update()
 
     def table(self) -> TableInfo:

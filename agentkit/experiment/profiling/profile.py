@@ -125,6 +125,11 @@ class TimedDataset:
     def _draw(self) -> ReplaySample:
         return next(self._dataset) if self._dataset.fetched() else self._draw_late()
 
+    @property
+    def num_taken(self) -> int:
+        """Returns the items that were handed out."""
+        return int(self._dataset.num_taken)
+
     def __iter__(self) -> TimedDataset:
         return self
 

@@ -1,0 +1,86 @@
+"""Learners of a user's own that would never end a turn are told so, in a run of one agent and in one of several."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import pytest
+
+import agentkit
+from agentkit import core
+from agentkit.agents import dqn
+from agentkit.agents.common.experience_wrappers import WithRateLimiter
+from agentkit.envs.catch import Catch
+from agentkit.errors import ConfigError
+from agentkit.replay import MinSize
+
+STOCK = dqn.make_agent(dqn.Config(hidden_sizes=(4,), batch_size=4, min_replay_size=20, n_step=1))
+
+
+class Learner:
+    """Draws a batch in every third step, and leaves the parameters as they are."""
+
+    def __init__(self, parts: core.LearnerParts) -> None:
+        self.dataset, self.num_steps = parts.dataset, 0
+        self.params = dqn.make_networks(parts.environment_spec, STOCK.config).init(jax.random.PRNGKey(0))
+
+    def step(self) -> None:
+        self.num_steps += 1
+        if self.num_steps % 3 == 0:
+            next(self.dataset)
+
+    def variables(self) -> dict[str, Any]:
+        return {"policy": self.params}
+
+    def save(self) -> dict[str, Any]:
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        pass
+
+
+class Idle(Learner):
+    """Draws nothing."""
+
+    def step(self) -> None:
+        pass
+
+
+class Greedy(Learner):
+    """Draws more than is due."""
+
+    def step(self) -> None:
+        for _ in range(1_000):
+            next(self.dataset)
+
+
+def run(learner: Any, several: bool, **parts: Any) -> agentkit.Result:
+    agent = dataclasses.replace(STOCK, make_learner=learner, **parts)
+    settings: dict[str, Any] = {"evaluation_period": 0, "progress": False}
+    if several:
+        return agentkit.run(agentkit.MultiAgentConfig(agent, Catch, 40, "shared", **settings))
+    return agentkit.run(agentkit.ExperimentConfig(agent, Catch, 40, **settings))
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize(
+    ("learner", "parts", "message"),
+    [
+        (Idle, {}, r"make_learner: expected .* drew none in 100 steps .* Begin step\(\) with next\(parts.dataset\)"),
+        (Greedy, {}, r"Table 'transitions': expected a draw when .* Draw one batch in each step\(\)"),
+        (
+            Learner,
+            {"experience": WithRateLimiter(STOCK.experience, MinSize(20))},
+            r"Table 'transitions': expected a rate limit .*MinSize, the default.*learning.rate_limit\(batch_plan",
+        ),
+    ],
+)
+def test_a_turn_that_would_not_end_is_an_error(learner: Any, parts: Any, message: str, several: bool) -> None:
+    with pytest.raises(ConfigError, match=message):
+        run(learner, several, **parts)
+
+
+def test_a_learner_may_go_over_a_batch_several_times() -> None:
+    assert run(Learner, several=False).updates > 20
