@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from agentkit import nests
-from agentkit.errors import ConfigError, OnNan, tell_not_finite
+from agentkit.errors import ConfigError, OnNan, SpecError, tell_not_finite
 from agentkit.learning.compiled import CompiledUpdate, return_memory
 from agentkit.learning.finite import all_finite, describe_bad, start_tally
 from agentkit.learning.sharing import make_mesh, on_each
@@ -53,6 +53,25 @@ class LearnerCallbacks:
     log_seconds: float = 5.0
     count_steps: Callable[[], int] | None = None
     steps_per_action: Callable[[], float] | None = None
+
+
+def as_floats(metrics: Any) -> dict[str, float]:
+    """Returns metrics by name as a log takes them.
+
+    Raises:
+        SpecError: they are no dictionary, or one is no number; it says which.
+    """
+    if not isinstance(metrics, Mapping):
+        raise SpecError(f"metrics: expected a dictionary of numbers by name, found {metrics!r:.80}. Return {{}}.")
+    values = {}
+    for name, value in metrics.items():
+        try:
+            values[name] = float(value)
+        except (TypeError, ValueError) as error:
+            shape = list(np.shape(value))
+            found = f"an array of the shape {shape}. Take its mean" if shape else f"{value!r:.80}. Leave it out"
+            raise SpecError(f"metrics: expected a number for {name!r}, found {found}.") from error
+    return values
 
 
 MOST_AT_EDGE = 0.1
@@ -234,7 +253,7 @@ class Learner:
         """Returns the newest metrics as floats (waits for the device), with the rate since the last log."""
         elapsed = (time.monotonic() if now is None else now) - self._log_time
         rate = (self._version - self._log_version) / max(elapsed, 1e-9)
-        values = {name: float(value) for name, value in jax.device_get(self._metrics).items()}
+        values = as_floats(jax.device_get(self._metrics))
         return {"updates": float(self._version), "updates_per_second": rate, **values}
 
     def check_finite(self) -> None:

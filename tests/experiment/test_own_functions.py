@@ -45,6 +45,20 @@ def growing_update(network: Any, loss: Any, config: Any) -> Any:
     return made._replace(update=lambda state, batch: ((state, 0), made.update(state, batch)[1]))
 
 
+def loss_with(**metrics: Any) -> Any:
+    def make_loss(network: Any, config: Any) -> Any:
+        stock = dqn.make_loss(network, config)
+
+        def loss(params: Any, state: Any, batch: Any, key: Any) -> Any:
+            output = stock(params, state, batch, key)
+            own = {name: metric(batch.data) for name, metric in metrics.items()}
+            return output._replace(metrics={**output.metrics, **own})
+
+        return loss
+
+    return make_loss
+
+
 def nothing(*_: Any, evaluation: bool = False) -> Any:
     return None
 
@@ -72,6 +86,16 @@ WRONG = {
         "dqn",
         {"make_update": growing_update},
         "fails with 'the training state changes its shape'",
+    ),
+    "a metric of each item": (
+        "dqn",
+        {"make_loss": loss_with(r=lambda data: data.reward)},
+        r"learning fails with \"the metric 'r' has the shape \[\d+\], not \[\]: take its mean\"",
+    ),
+    "metrics in metrics": (
+        "dqn",
+        {"make_loss": loss_with(r=lambda data: {"mean": data.reward.mean()})},
+        r"the metric 'r' has the shape {'mean': \[\]}, not \[\]",
     ),
     "no update": ("dqn", {"make_update": nothing}, "make_update: expected a learning.Update of it, found None"),
     "no policy": ("dqn", {"make_policy": nothing}, "make_policy: expected an actors.Policy of it, found None"),
@@ -126,3 +150,5 @@ def test_what_works_is_taken_with_an_add_on_around_it_and_without_compiling() ->
     check_fit(ExperimentConfig(with_rnd(dqn.make_agent(make_loss=make_loss)), "agentkit:catch", 10), spec)
     with jax.disable_jit():
         check("dqn", make_loss=make_loss)
+    of_each_item = loss_with(r=lambda data: data.reward)  # Of several updates in one call, the mean is logged.
+    check("dqn", config=dqn.Config(updates_per_call=2), make_loss=of_each_item)

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import jax
+import numpy as np
 import pytest
 
 import agentkit
@@ -13,7 +14,7 @@ from agentkit import core
 from agentkit.agents import dqn
 from agentkit.agents.common.experience_wrappers import WithRateLimiter
 from agentkit.envs.catch import Catch
-from agentkit.errors import ConfigError
+from agentkit.errors import ConfigError, SpecError
 from agentkit.replay import MinSize
 
 STOCK = dqn.make_agent(dqn.Config(hidden_sizes=(4,), batch_size=4, min_replay_size=20, n_step=1))
@@ -80,6 +81,23 @@ def run(learner: Any, several: bool, **parts: Any) -> agentkit.Result:
 def test_a_turn_that_would_not_end_is_an_error(learner: Any, parts: Any, message: str, several: bool) -> None:
     with pytest.raises(ConfigError, match=message):
         run(learner, several, **parts)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "message"),
+    [
+        ({"a": "x"}, "metrics: expected a number for 'a', found 'x'. Leave it out"),
+        ({"a": np.ones(3)}, r"metrics: expected a number for 'a', found an array of the shape \[3\]. Take its mean"),
+        (None, "metrics: expected a dictionary of numbers by name, found None"),
+    ],
+)
+def test_a_metric_that_is_no_number_is_named(metrics: Any, message: str) -> None:
+    class Measured(Learner):
+        def metrics(self) -> Any:
+            return metrics
+
+    with pytest.raises(SpecError, match=message):
+        run(Measured, several=False)
 
 
 def test_a_learner_may_go_over_a_batch_several_times() -> None:

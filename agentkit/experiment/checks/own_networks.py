@@ -115,6 +115,9 @@ def check_works(
             raise SpecError("the training state changes its shape")
         if output.priorities is not None and output.priorities.shape != (size,):
             raise SpecError(f"priorities have the shape {list(output.priorities.shape)}, not [{size}]")
+        for name, metric in output.metrics.items() if agent.batch_plan.num_updates == 1 else ():  # Else it is averaged.
+            if _shapes(metric) != []:
+                raise SpecError(f"the metric {name!r} has the shape {_shapes(metric)}, not []: take its mean")
 
     def act(evaluation: bool) -> None:
         policy = agent.make_policy(parts.networks, evaluation)

@@ -15,6 +15,7 @@ from agentkit.errors import OnNan, SpecError, tell_not_finite
 from agentkit.experiment.policies.agent_parts import AgentParts
 from agentkit.experiment.policies.own_actor import check_methods, close_own, restore_own, seed_of
 from agentkit.learning import Learner, LearnerCallbacks
+from agentkit.learning.learner import as_floats
 from agentkit.types import DrawnBatch, Nest
 
 _METHODS = ("step", "save", "restore", "variables")
@@ -91,11 +92,14 @@ class OwnLearner:
         self._log_time, self._log_version = now, self._version
 
     def metrics(self, now: float | None = None) -> dict[str, float]:
-        """Returns the learner's own metrics, if it has any, and the rate since the last log."""
+        """Returns the learner's own metrics, if it has any, and the rate since the last log.
+
+        Raises:
+            SpecError: one of them is no number.
+        """
         elapsed = (time.monotonic() if now is None else now) - self._log_time
         rate = (self._version - self._log_version) / max(elapsed, 1e-9)
-        own: Mapping[str, float] = getattr(self._learner, "metrics", dict)()
-        values = {name: float(value) for name, value in own.items()}
+        values = as_floats(getattr(self._learner, "metrics", dict)())
         return {"updates": float(self._version), "updates_per_second": rate, **values}
 
     def check_finite(self) -> None:
