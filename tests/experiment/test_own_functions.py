@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -9,13 +10,14 @@ import jax.numpy as jnp
 import pytest
 
 from agentkit import actors
-from agentkit.agents import dqn, registry, sac, td3
+from agentkit.agents import Transitions, dqn, ppo, registry, sac, td3
 from agentkit.agents.addons import with_rnd
-from agentkit.errors import SpecError
+from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment import ExperimentConfig, run
 from agentkit.experiment.checks.agent_fits import check_fit
 from tests.experiment.test_own_networks import spec_for
 
+PPO = ppo.make_agent(ppo.Config(segment_length=16, num_minibatches=2))
 HERE = r"\(.*test_own_functions.py, line \d+\)"
 
 
@@ -115,6 +117,26 @@ def test_what_cannot_work_is_told_in_one_line(case: str) -> None:
     with pytest.raises(SpecError, match=message) as caught:
         check(name, **parts)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("experience", "message"),
+    [
+        (PPO.experience, "dqn does not work with the experience of your own: learning fails with .*linear/w"),
+        (None, r"experience: expected an Experience such as agentkit.agents.Transitions\(config\), found None"),
+        (Transitions, "experience: expected an Experience .*, found <class '.*Transitions'>"),
+    ],
+)
+def test_an_experience_that_does_not_fit_is_told(experience: Any, message: str) -> None:
+    with pytest.raises((ConfigError, SpecError), match=message):
+        agent = dataclasses.replace(dqn.make_agent(), experience=experience)
+        check_fit(ExperimentConfig(agent, "agentkit:catch", 10), spec_for("dqn"))
+
+
+def test_an_experience_of_the_same_data_costs_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentkit.experiment.checks.agent_fits.check_works", None)
+    longer = dataclasses.replace(PPO, experience=ppo.make_agent(ppo.Config(segment_length=8)).experience)
+    check_fit(ExperimentConfig(longer, "agentkit:catch", 10), spec_for("ppo"))
 
 
 @pytest.mark.parametrize("name", registry.names())

@@ -82,6 +82,9 @@ class Experience(Protocol):
         ...
 
 
+_OF_EXPERIENCE = ("batch_plan", "with_num_envs", "make_tables", "make_adder")
+
+
 def no_networks(environment_spec: EnvironmentSpec) -> Any:
     """Returns None: the networks of an agent whose actor and learner are its own."""
     del environment_spec
@@ -154,6 +157,12 @@ class Agent(Generic[Networks]):
             if own is not None and not callable(own):
                 takes = "core.ActorParts -> core.Actor" if box == "make_actor" else "core.LearnerParts -> core.Learner"
                 raise ConfigError(f"{box}: expected a function {takes}, found {own!r:.80}.")
+        lacks_one = not all(hasattr(self.experience, name) for name in _OF_EXPERIENCE)
+        if isinstance(self.experience, type) or lacks_one:
+            raise ConfigError(
+                f"experience: expected an Experience such as agentkit.agents.Transitions(config), found "
+                f"{self.experience!r:.80}. Give one with {', '.join(_OF_EXPERIENCE)}."
+            )
 
     @property
     def batch_plan(self) -> BatchPlan:

@@ -11,6 +11,7 @@ import numpy as np
 import tree
 
 from agentkit import specs
+from agentkit.agents import registry
 from agentkit.agents.common.agent import Agent
 from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment.checks.own_boxes import check_own_boxes
@@ -34,7 +35,7 @@ def check_fit(experiment: Any, spec: specs.EnvironmentSpec) -> AgentParts:
 
     Raises:
         SpecError: the spec is impossible, or none that the agent takes; or networks, losses, updates or policies of the
-            user's own return other things than the agent needs.
+            user's own return other things than the agent needs; or an experience has other data than it learns from.
         ConfigError: the agent's settings contradict each other.
     """
     agent = experiment.agent
@@ -54,9 +55,22 @@ def check_fit(experiment: Any, spec: specs.EnvironmentSpec) -> AgentParts:
         parts.make_update()
     if has_own_networks:
         check_works(name, agent, spec, parts, table)
-    elif own and not jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+        return parts
+    if name is not None and code.keys() == {"experience"} and _differs(table, name, agent, spec):
+        own = ["the experience"]
+    if own and not jax.config.jax_disable_jit:  # type: ignore[attr-defined]
         check_works(name or "The agent", agent, spec, parts, table, own)
     return parts
+
+
+def _differs(table: Table, name: str, agent: Agent[Any], spec: specs.EnvironmentSpec) -> bool:
+    """Returns whether what is drawn has other names, dtypes or ranks than with the agent's own experience."""
+
+    def form(table: Table) -> list[tuple[str, Any, int]]:
+        leaves = zip(specs.leaf_names(table.signature), tree.flatten(table.signature), strict=True)
+        return [(label, leaf.dtype, len(leaf.shape)) for label, leaf in leaves]
+
+    return form(table) != form(check_table(registry.module(name).make_agent(agent.config), spec))
 
 
 def check_table(agent: Agent[Any], spec: specs.EnvironmentSpec) -> Table:
