@@ -111,6 +111,8 @@ def test_what_a_training_returned_is_judged_as_its_folder_is(tmp_path):
     for judged in (kept, kept.policy, loaded, agentkit.run(plan)):
         assert agentkit.evaluate(judged, 1) == of_folder
     assert loaded.select_action(np.zeros(loaded.observation_spec.shape)) in range(3)  # Epsilon-greedy, yet no count.
+    with pytest.raises(UnknownNameError, match=r"of agentkit.LoadedPolicy.select_action 'deterministic'"):
+        loaded.select_action(np.zeros(loaded.observation_spec.shape), deterministic=True)
     loaded.save(tmp_path / "policy.npz")
     file = agentkit.load(tmp_path / "policy.npz")
     with pytest.raises(ConfigError, match=r"file names no environment .* environment="):

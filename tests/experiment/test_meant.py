@@ -68,6 +68,11 @@ MEANT = {
         lambda: sac.Config(learning_rat=1.0),
         r"Unknown argument of sac.Config .* 'learning_rate'\?",
     ),
+    "a box": (lambda: agentkit.compose(make_actr=None), "Unknown argument of agentkit.compose .* 'make_actor'"),
+    "a replaced part": (
+        lambda: dataclasses.replace(dqn.make_agent(), experence=None),
+        "Unknown argument of agentkit.Agent .* 'experience'",
+    ),
     "path": (lambda: agentkit.load(run="x"), "run: agentkit.load calls it 'path'"),
     "run_directory": (lambda: agentkit.resume(path="x"), "path: agentkit.resume calls it 'run_directory'"),
     "networks": (

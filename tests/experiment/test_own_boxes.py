@@ -8,6 +8,7 @@ import importlib
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import dm_env
@@ -305,6 +306,16 @@ def act_in_two(parts: core.ActorParts) -> core.Actor:
     return BatchedPolicyActor(policy, jax.random.PRNGKey(0), parts.variables, parts.adder, num_envs=2)
 
 
+def acting(choose: Callable[[], Any]) -> Any:
+    """Returns the class of an actor that acts so."""
+
+    class Acting(QActor):
+        def select_action(self, observation: Any) -> Any:
+            return choose()
+
+    return Acting
+
+
 WRONG = {
     "no actor": ({"make_actor": lambda parts: None}, {}, "make_actor: expected a core.Actor of it, found None"),
     "half an actor": ({"make_actor": lambda parts: Actionless()}, {}, "without select_action"),
@@ -314,6 +325,28 @@ WRONG = {
         r"make_actor: parts.num_envs is 2, found a PolicyActor. Return an actors.BatchedPolicyActor\(",
     ),
     "an actor of two": ({"make_actor": act_in_two}, {}, "num_envs is None, found a BatchedPolicyActor"),
+    "a list": (
+        {"make_actor": acting(lambda: [1])},
+        {},
+        r"make_actor: expected an action int32\[\] of Acting.select_action, found \[1\]. Return e.g. np.int32\(1\)",
+    ),
+    "no action": ({"make_actor": acting(lambda: None)}, {}, "of Acting.select_action, found None"),
+    "an action of one": ({"make_actor": acting(lambda: 1)}, {"num_envs": 2}, r"an action int32\[2\] of .* found 1"),
+    "another dtype": (
+        {"make_actor": acting(lambda: 1), "experience": COMPOSED.experience},
+        {},
+        "make_actor: what Acting gave to its adder does not fit. step leaf 'action'",
+    ),
+    "a table": (
+        {"experience": dataclasses.replace(COMPOSED.experience, tables=lambda spec: make_tables(spec)[0])},
+        {},
+        r"make_tables: expected a list of tables of it, found Table\(.* Return \[replay.Table\(...\)\]",
+    ),
+    "no table": (
+        {"experience": dataclasses.replace(COMPOSED.experience, tables=lambda spec: None)},
+        {},
+        "make_tables: expected a list of tables of it, found None",
+    ),
     "no learner": ({"make_learner": lambda parts: None}, {}, "make_learner: expected a core.Learner of it, found None"),
     "no policy": ({"make_learner": Unnamed}, {}, r"under 'policy', found \['q'\]"),
     "devices": ({}, {"devices": 1}, r"devices=1 \(--devices\): the agent's make_learner makes"),

@@ -73,6 +73,10 @@ def wide_policy(network: Any, config: Any, evaluation: bool = False) -> Any:
     return actors.stateless_policy(lambda params, key, observation: jnp.zeros(2, jnp.int32))
 
 
+def policy_between(network: Any, config: Any, evaluation: bool = False) -> Any:
+    return actors.stateless_policy(lambda params, key, observation: jnp.float32(1.0))
+
+
 def torch_loss(network: Any, config: Any) -> Any:
     def loss(*_: Any) -> Any:
         raise TypeError("mse_loss(): argument 'input' must be torch.Tensor, not DynamicJaxprTracer")
@@ -107,6 +111,7 @@ WRONG = {
         r"policy_of_the_action_alone of your own: acting fails with 'act returns \w+, not \(action, state, extras\)'",
     ),
     "two actions": ("dqn", {"make_policy": wide_policy}, r"acting fails with 'actions have the shape \[2\], not \[\]'"),
+    "an action between": ("dqn", {"make_policy": policy_between}, "acting fails with 'actions are float32, not int32'"),
     "PyTorch": ("dqn", {"make_loss": torch_loss}, "PyTorch cannot be used here, .* take Haiku, Flax or Equinox"),
 }
 

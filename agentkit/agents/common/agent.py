@@ -12,7 +12,7 @@ from agentkit.actors import Policy
 from agentkit.adders.columns import with_columns
 from agentkit.agents.common.optimizers import check_optimizer
 from agentkit.core import Actor, ActorParts, Adder, BatchPlan, Learner, LearnerParts
-from agentkit.errors import ConfigError, Function, SpecError, says_what_was_meant
+from agentkit.errors import ConfigError, Function, SaysWhatWasMeant, SpecError, says_what_was_meant
 from agentkit.learning import Update
 from agentkit.replay import Replay, Table
 from agentkit.specs import EnvironmentSpec
@@ -118,7 +118,7 @@ def no_update(networks: Any) -> Update:
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Agent(Generic[Networks]):
+class Agent(Generic[Networks], metaclass=SaysWhatWasMeant):
     """Holds an algorithm as a value: change a part with `dataclasses.replace`.
 
     Each file of `agentkit.agents` makes one with its `make_agent`, and `agentkit.compose` one of an actor and a learner

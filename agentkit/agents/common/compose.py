@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, final
 
 from agentkit.actors.batches import SplitAdder
 from agentkit.agents.common.agent import Agent
 from agentkit.core import Actor, ActorParts, Adder, BatchPlan, Learner, LearnerParts, Saveable
-from agentkit.errors import ConfigError, SpecError
+from agentkit.errors import ConfigError, SpecError, says_what_was_meant
 from agentkit.replay import Replay, Table
 from agentkit.specs import EnvironmentSpec
 from agentkit.types import Nest
@@ -46,13 +46,19 @@ class OwnExperience:
 
         Raises:
             ConfigError: a run asks for columns, for which there is no place in them; or none has the plan's name.
+            SpecError: they are no list of tables.
         """
         if extras_spec != ():
             raise ConfigError(
                 "columns: make_tables of your own knows nothing of them. Leave columns out, or give the agent an "
                 "experience of agentkit.agents, such as Transitions."
             )
-        tables = self.tables(environment_spec)
+        found = self.tables(environment_spec)
+        tables = list(found) if isinstance(found, Iterable) else []
+        if not tables or not all(isinstance(table, Table) for table in tables):
+            raise SpecError(
+                f"make_tables: expected a list of tables of it, found {found!r:.80}. Return [replay.Table(...)]."
+            )
         names = [table.name for table in tables]
         if self.batch_plan.table not in names:
             raise ConfigError(
@@ -82,6 +88,7 @@ class OwnExperience:
         return make() if num_envs is None else SplitAdder([make() for _ in range(num_envs)])
 
 
+@says_what_was_meant
 def compose(
     *,
     make_actor: Callable[[ActorParts], Actor],

@@ -131,6 +131,9 @@ def check_works(
         expected = tree.map_structure(lambda leaf: list(leaf.shape), spec.actions)
         if _shapes(action) != _shapes(spec.actions):
             raise SpecError(f"actions have the shape {_shapes(action)}, not {expected}")
+        for leaf, each in zip(tree.flatten(action), tree.flatten(spec.actions), strict=True):
+            if leaf.dtype.kind == "f" and each.dtype.kind in "iu":
+                raise SpecError(f"actions are {leaf.dtype}, not {each.dtype}")
 
     acts = [("acting", functools.partial(act, False)), ("evaluating", functools.partial(act, True))]
     traced = acts * (agent.make_actor is None) + [("learning", learn)]

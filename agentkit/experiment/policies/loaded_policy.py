@@ -16,7 +16,7 @@ import tree
 from agentkit.actors.policy import Policy
 from agentkit.agents.common.agent import Agent
 from agentkit.child import check_not_forked
-from agentkit.errors import ConfigError, SpecError
+from agentkit.errors import ConfigError, SpecError, says_what_was_meant
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.config.trust import UntrustedCodeError
 from agentkit.experiment.policies.acting import ActingState, ActsByActor, ActsByPolicy
@@ -182,6 +182,7 @@ class LoadedPolicy:
         specs = self.agent_action_spec, self.action_spec
         return tree.map_structure(lambda leaf, *each: to_bounds(np.asarray(leaf), *each)[()], action, *specs), state
 
+    @says_what_was_meant
     def select_action(self, observation: Nest) -> Nest:
         """Returns the action alone, of a policy that keeps nothing from one step to the next.
 

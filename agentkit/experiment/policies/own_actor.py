@@ -6,8 +6,10 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
+import dm_env
 import jax
 import numpy as np
+import tree
 
 from agentkit.actors import ActorIndex, BatchedPolicyActor, PolicyActor
 from agentkit.actors.policy import ALONE
@@ -16,6 +18,7 @@ from agentkit.agents.common.agent import Agent, no_policy
 from agentkit.core import Actor, ActorParts, Adder, Parameters, Saveable
 from agentkit.errors import CheckpointError, SpecError
 from agentkit.specs import EnvironmentSpec
+from agentkit.types import Nest
 
 _METHODS = ("select_action", "observe_first", "observe", "update")
 
@@ -87,7 +90,7 @@ class OwnActing:
         )
         check_methods("make_actor", "core.Actor", actor, _METHODS)
         if not isinstance(actor, PolicyActor | BatchedPolicyActor):
-            return OwnActor(actor, adder)
+            return OwnActor(actor, adder, environment_spec.actions, num_envs)
         if isinstance(actor, BatchedPolicyActor) is (num_envs is None):
             right = "PolicyActor" if num_envs is None else "BatchedPolicyActor(..., num_envs=parts.num_envs)"
             raise SpecError(
@@ -136,17 +139,62 @@ def close_own(made: object) -> None:
         close()
 
 
+def _check_action(action: Nest, spec: Nest, num_envs: int | None, name: str) -> None:
+    """Refuses an action of other parts or shapes than the environment's; of N environments, leaves are ``[N, ...]``."""
+    leading = () if num_envs is None else (num_envs,)
+    try:
+        leaves = zip(tree.flatten(spec), tree.flatten_up_to(spec, action, check_types=False), strict=True)
+        fits = all(_is_numbers(leaf, (*leading, *each.shape)) for each, leaf in leaves)
+    except (TypeError, ValueError):
+        fits = False
+    if not fits:
+        expected = tree.map_structure(lambda leaf: f"{leaf.dtype}{[*leading, *leaf.shape]}", spec)
+        raise SpecError(
+            f"make_actor: expected an action {expected} of {name}.select_action, found {action!r:.80}. Return e.g. "
+            "np.int32(1) for one choice."
+        )
+
+
+def _is_numbers(value: Any, shape: tuple[int, ...]) -> bool:
+    array = np.asarray(value)
+    return array.shape == shape and array.dtype.kind in "fiub"
+
+
 @final
 class OwnActor:
     """Has what a run asks of an actor beside the methods of `core.Actor`, which are the user's actor's own."""
 
-    def __init__(self, actor: Actor, adder: Adder | None):
-        """Takes the actor, and the adder that it was given, which is saved and closed here."""
+    def __init__(self, actor: Actor, adder: Adder | None, action_spec: Nest, num_envs: int | None):
+        """Takes the actor, and the adder that it was given, which is saved and closed here; and what it chooses of."""
         self._actor, self._adder = actor, adder
-        self.select_action = actor.select_action
+        self._action_spec, self._num_envs = action_spec, num_envs
+        self._has_acted = False
         self.observe_first = actor.observe_first
-        self.observe = actor.observe
         self.update = actor.update
+
+    def select_action(self, observation: Nest) -> Nest:
+        """Returns the actor's action; the first one is looked at.
+
+        Raises:
+            SpecError: it is none of the environment's.
+        """
+        action = self._actor.select_action(observation)
+        if not self._has_acted:
+            self._has_acted = True
+            _check_action(action, self._action_spec, self._num_envs, type(self._actor).__name__)
+        return action
+
+    def observe(self, action: Nest, next_timestep: dm_env.TimeStep) -> None:
+        """Tells the actor what came of its action.
+
+        Raises:
+            SpecError: what it gave to its adder does not fit.
+        """
+        try:
+            self._actor.observe(action, next_timestep)
+        except SpecError as error:
+            name = type(self._actor).__name__
+            raise SpecError(f"make_actor: what {name} gave to its adder does not fit. {error}") from error
 
     def save(self, mid_episode: bool = True) -> dict[str, Any]:
         """Returns the actor's state, if it is `core.Saveable`, and the adder's unfinished episode."""
