@@ -11,7 +11,7 @@ import tree
 from agentkit import nests, specs
 from agentkit.adders import base
 from agentkit.adders.columns import with_columns
-from agentkit.adders.postprocessing import Postprocess, Trajectory, check_lengths
+from agentkit.adders.postprocessing import Postprocess, Trajectory, check_finite, check_lengths
 from agentkit.errors import SpecError
 from agentkit.replay.base import Writer
 from agentkit.types import Nest, Step
@@ -58,6 +58,7 @@ class PostprocessingWriter(Writer):
             observation = tree.map_structure(lambda leaf: leaf[first : end + 1].copy(), step.observation)  # noqa: B023
             piece = Trajectory(observation, rows.action, rows.reward, rows.discount, rows.extras)
             found = self._check(self._postprocess(piece), end - first)
+            check_finite(found, step)
             tree.map_structure(_set_rows(first, end + 1), stored.observation, found.observation)
             outcomes = stored.action, stored.reward, stored.discount, stored.extras
             tree.map_structure(_set_rows(first, end), outcomes, tuple(found[1:]))

@@ -13,7 +13,7 @@ import tree
 from agentkit import core, nests, specs
 from agentkit.adders import base
 from agentkit.adders.columns import with_columns
-from agentkit.errors import SpecError
+from agentkit.errors import NonFiniteError, SpecError
 from agentkit.types import FIRST, LAST, MID, Nest
 
 
@@ -107,9 +107,9 @@ class PostprocessingAdder(core.Adder):
         self._observation = nests.copy_nest(next_timestep.observation)
         if next_timestep.last():
             found = self._postprocess(self._trajectory())
-            self._steps, self._observation = [], None
+            steps, self._steps, self._observation = self._steps, [], None
             if found is not None:
-                self._add_episode(found)
+                self._add_episode(found, steps)
 
     def _trajectory(self) -> Trajectory:
         steps = tree.map_structure(lambda *rows: np.stack(rows), *self._steps)
@@ -120,9 +120,10 @@ class PostprocessingAdder(core.Adder):
         )
         return Trajectory(observation, *steps[1:])
 
-    def _add_episode(self, found: Trajectory) -> None:
-        """Checks an episode and gives it to the adder, step by step."""
+    def _add_episode(self, found: Trajectory, steps: list[_Step]) -> None:
+        """Checks an episode, made of these steps, and gives it to the adder, step by step."""
         observation, *others = check_lengths(found, self._stored_spec)
+        check_finite(found, steps)
         length = len(tree.flatten(others[1])[0])
 
         def row(nest: Nest, t: int, which: int) -> Nest:
@@ -159,6 +160,29 @@ class PostprocessingAdder(core.Adder):
         restored = [nests.restore_from_numbers(step, self._step_spec, "step") for step in base.read_list(steps)]
         self._adder.restore(adder)  # type: ignore[attr-defined]
         self._observation, self._steps = observation, restored
+
+
+def check_finite(found: Trajectory, given: Nest) -> None:
+    """Refuses numbers that a postprocessing function has made NaN or infinite, but for those among the extras.
+
+    Args:
+        found: what it returned.
+        given: what it was made of. Where that is not finite, the environment's steps were, and the run goes on with it.
+
+    Raises:
+        NonFiniteError: says which part has them.
+    """
+    bad = [name for name in found._fields[:-1] if not _is_finite(getattr(found, name))]
+    if bad and _is_finite(given):
+        raise NonFiniteError(
+            f"postprocess: expected finite numbers, found nan or inf in the {bad[0]} of what it returned. Correct it, "
+            "or return None to leave an episode out."
+        )
+
+
+def _is_finite(nest: Nest) -> bool:
+    leaves = (np.asarray(leaf) for leaf in tree.flatten(nest))
+    return all(leaf.dtype.kind != "f" or bool(np.isfinite(leaf).all()) for leaf in leaves)
 
 
 def check_lengths(found: Any, spec: Any) -> Trajectory:

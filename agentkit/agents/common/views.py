@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, final
 
 import jax
@@ -47,7 +47,7 @@ class View:
 
     def __post_init__(self) -> None:
         """Refuses a view of nothing, of the future, or of what a policy cannot know."""
-        if not isinstance(self.shift, int | str):
+        if isinstance(self.shift, Iterable) and not isinstance(self.shift, str):
             object.__setattr__(self, "shift", tuple(self.shift))  # So that equal declarations are equal.
         name, *parts = self.column.split(".")
         if name not in ("observation", "action", "reward") or (parts and name != "observation") or "" in parts:
@@ -126,6 +126,11 @@ class Views:
         Raises:
             ConfigError: it is empty, or holds something else.
         """
+        if not isinstance(views, Mapping):
+            raise ConfigError(
+                f"views: expected a dictionary of them by name, such as {{'window': View('observation', '-50:0')}}, "
+                f"found a {type(views).__name__}. Name each view."
+            )
         wrong = [name for name, view in views.items() if not isinstance(view, View) or name in ("", specs.ACTION_MASK)]
         if not views or wrong:
             raise ConfigError(

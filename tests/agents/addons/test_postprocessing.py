@@ -4,6 +4,7 @@ import dataclasses
 import pathlib
 from typing import Any
 
+import dm_env
 import numpy as np
 import pytest
 import tree
@@ -14,7 +15,7 @@ from agentkit.agents import dqn, iql, ppo, r2d2
 from agentkit.agents.addons import View, with_postprocessing, with_prior_data, with_views
 from agentkit.agents.common.agent import Agent
 from agentkit.agents.common.experience_wrappers import WithRateLimiter
-from agentkit.errors import ConfigError, SpecError
+from agentkit.errors import ConfigError, NonFiniteError, SpecError
 from agentkit.experiment import ExperimentConfig, run
 from agentkit.learning import Linear
 from agentkit.replay import InProcessReplay, Lockstep
@@ -159,6 +160,32 @@ def test_a_function_sees_the_steps_of_each_episode_in_a_segment() -> None:
 def shorter(piece: Trajectory) -> Trajectory:
     rows = (tree.map_structure(lambda leaf: leaf[1:], part) for part in piece)
     return Trajectory(*rows)
+
+
+def nan_reward_in_place(episode: Trajectory) -> Trajectory:
+    episode.reward[-1] = np.nan
+    return episode
+
+
+@pytest.mark.parametrize("config", [CONFIG, dataclasses.replace(SEGMENTS, segment_length=5, batch_size=4)])
+def test_numbers_that_the_function_made_nan_are_refused_before_replay(config: Any) -> None:
+    agent = (dqn if config is CONFIG else ppo).make_agent(config)
+    for wrong, part in (
+        (nan_reward_in_place, "reward"),
+        (lambda episode: episode._replace(observation=episode.observation + np.inf), "observation"),
+    ):
+        with pytest.raises(NonFiniteError, match=f"finite numbers, found nan or inf in the {part}"):
+            stored(with_postprocessing(agent, wrong))
+
+
+def test_the_environments_own_nan_is_left_to_what_looks_at_its_steps() -> None:
+    spec = specs.make_environment_spec(envs.make("agentkit:catch", seed=0))
+    agent = with_postprocessing(dqn.make_agent(dataclasses.replace(CONFIG, n_step=1)), unchanged)
+    with InProcessReplay(agent.make_tables(spec)) as replay:
+        adder, observation = agent.make_adder(replay, spec), specs.zeros(spec.observations)
+        adder.add_first(dm_env.restart(observation))
+        adder.add(np.int32(0), dm_env.termination(np.nan, observation))
+        assert np.isnan(replay.contents("transitions")[0].reward).all()
 
 
 @pytest.mark.parametrize(

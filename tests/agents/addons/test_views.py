@@ -364,6 +364,7 @@ def test_a_mask_of_legal_actions_stays_the_present_one() -> None:
         (("observation", "-1:-5"), "from the oldest to the newest; found '-1:-5'"),
         (("observation", []), "whole numbers"),
         (("observation", [-1.5]), "whole numbers"),
+        (("observation", -1.0), "whole numbers, such as -1 or [-4, -2, -1]; found -1.0"),
         (("observation", -1, "last"), "found 'last'"),
         (("observation", -1, float("nan")), "found nan"),
     ],
@@ -385,6 +386,11 @@ def test_impossible_views_are_refused(arguments: tuple, words: str) -> None:
 def test_what_an_environment_has_not_is_refused_with_its_networks(view: View, words: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(words)):
         with_views(dqn.make_agent(), {"view": view}).make_networks(SPEC)
+
+
+def test_views_without_names_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"views: expected a dictionary of them by name, .* found a list. Name each"):
+        with_views(dqn.make_agent(), [View("action", -1)])  # type: ignore[arg-type]
 
 
 @pytest.mark.full
