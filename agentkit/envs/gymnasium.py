@@ -12,6 +12,7 @@ from agentkit import specs
 from agentkit.envs.gymnasium_loading import explain_missing, gymnasium, load, spaces
 from agentkit.envs.gymnasium_values import explain, make_reader, take_reset, take_step
 from agentkit.envs.rendering import prepare_gymnasium
+from agentkit.envs.wrapping import wrap_once
 from agentkit.errors import SpecError
 from agentkit.types import Nest
 
@@ -102,7 +103,7 @@ class GymnasiumEnvironment(dm_env.Environment):
         """Returns an adapter of the environment inside with gymnasium's own wrappers around it, in their order."""
         environment = self._environment
         for wrapper in wrappers:
-            environment = wrapper(environment)
+            environment = wrap_once(environment, wrapper)
         return GymnasiumEnvironment(environment, 0 if self._seed is None else self._seed)
 
     def reseed(self, seed: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -49,13 +50,14 @@ def wrap(environment: Any, wrappers: Sequence[Callable[..., Any]]) -> Any:
     """Puts wrappers around an environment, in their order.
 
     Raises:
-        ConfigError: one of them puts gymnasium's own wrapper around what is no longer gymnasium's.
+        ConfigError: one of them puts gymnasium's own wrapper around what is no longer gymnasium's, needs more
+            arguments, or returns no environment.
     """
     for wrapper in wrappers:
         try:
-            environment = wrapper(environment)
+            environment = wrap_once(environment, wrapper)
         except (AssertionError, TypeError) as error:  # Of older and of newer versions of gymnasium.
-            name = getattr(getattr(wrapper, "func", wrapper), "__qualname__", wrapper)
+            name = _name(wrapper)
             if "gymnasium.vector.VectorEnv" in str(error):
                 raise ConfigError(
                     f"wrappers: {name} is gymnasium's, for vector environments, found around a dm_env environment. Put "
@@ -70,6 +72,41 @@ def wrap(environment: Any, wrappers: Sequence[Callable[..., Any]]) -> Any:
                 "environment."
             ) from error
     return environment
+
+
+def wrap_once(environment: Any, wrapper: Callable[..., Any]) -> Any:
+    """Puts one wrapper around an environment.
+
+    Raises:
+        ConfigError: it needs more arguments, or returns no environment.
+    """
+    name = _name(wrapper)
+    try:
+        made = wrapper(environment)
+    except TypeError:
+        if lacks := _lacks(wrapper):
+            raise ConfigError(
+                f"wrappers: {name} needs {', '.join(lacks)} beside the environment. Give functools.partial({name}, "
+                f"{lacks[0]}=...)."
+            ) from None
+        raise
+    if not callable(getattr(made, "reset", None)):
+        raise ConfigError(f"wrappers: expected an environment of {name}, found {made!r:.80}. Does it end in a return?")
+    return made
+
+
+def _lacks(wrapper: Callable[..., Any]) -> list[str]:
+    """Returns the names of the arguments that a wrapper needs beside the environment."""
+    try:
+        parameters = list(inspect.signature(wrapper).parameters.values())
+    except (TypeError, ValueError):  # Some classes written in C have none.
+        return []
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return [each.name for each in parameters[1:] if each.default is each.empty and each.kind in named]
+
+
+def _name(wrapper: Callable[..., Any]) -> str:
+    return str(getattr(getattr(wrapper, "func", wrapper), "__qualname__", wrapper))
 
 
 def prepare(environment: dm_env.Environment, concatenate: bool) -> dm_env.Environment:

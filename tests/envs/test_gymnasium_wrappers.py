@@ -57,6 +57,38 @@ def test_the_command_line_takes_them():
 
 
 @pytest.mark.parametrize(
+    "environment", ["agentkit:catch", Catch, "gymnasium:CartPole-v1", make_cart_pole, make_adapted]
+)
+@pytest.mark.parametrize(
+    ("wrapper", "message"),
+    [
+        (
+            lambda environment: None,
+            r"wrappers: expected an environment of <lambda>, found None. Does it end in a return\?",
+        ),
+        (
+            FrameStack,
+            r"FrameStack needs num_frames beside the environment. Give functools.partial\(FrameStack, num_frames=",
+        ),
+        (gymnasium.wrappers.TimeLimit, "TimeLimit needs max_episode_steps beside the environment"),
+    ],
+)
+def test_a_wrapper_that_cannot_be_put_around_is_named(environment, wrapper, message):
+    if wrapper is gymnasium.wrappers.TimeLimit and environment in ("agentkit:catch", Catch):
+        message = "TimeLimit is gymnasium's, and goes around gymnasium's environments"
+    with pytest.raises(ConfigError, match=message):
+        envs.make(environment, wrappers=[wrapper])
+
+
+def test_a_name_is_no_wrapper():
+    for names in (["frame_stack"], "frame_stack"):
+        with pytest.raises(
+            ConfigError, match=r"found .*'frame_stack'.* Write a list .* names are for the command line"
+        ):
+            ExperimentConfig(dqn.make_agent(), "agentkit:catch", 10, wrappers=names)
+
+
+@pytest.mark.parametrize(
     ("environment", "wrappers", "message"),
     [
         ("agentkit:catch", [LIMIT], "TimeLimit is gymnasium's, and goes around gymnasium's environments; found Catch"),

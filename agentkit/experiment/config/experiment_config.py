@@ -294,7 +294,10 @@ def check_environment_settings(config: Any) -> None:
     if taken := {"seed", "num_envs", "workers", "ready", "wrappers", "raw", "evaluation"} & settings.keys():
         raise ConfigError(f"environment_settings: {sorted(taken)} are agentkit's own; leave them out.")
     if isinstance(wrappers, str) or not isinstance(wrappers, Sequence) or not all(map(callable, wrappers)):
-        raise ConfigError(f"wrappers: expected functions environment -> environment, found {wrappers!r}.")
+        raise ConfigError(
+            f"wrappers: expected functions environment -> environment, found {wrappers!r}. Write a list of them, "
+            "such as [functools.partial(agentkit.wrappers.FrameStack, num_frames=4)]; names are for the command line."
+        )
     check_order(wrappers)
     check_no_statistics(wrappers)
     name = config.environment
