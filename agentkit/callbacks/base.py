@@ -157,7 +157,7 @@ def check_callbacks(callbacks: Iterable[Any]) -> tuple[Callback, ...]:
     """Returns callbacks as a tuple, if they are some.
 
     Raises:
-        ConfigError: one is something else.
+        ConfigError: one is something else, or has no method that would be called.
         UnknownNameError: one has a method ``on_...`` that no event calls.
     """
     if isinstance(callbacks, Callback) or not isinstance(callbacks, Iterable):
@@ -175,6 +175,13 @@ def check_callbacks(callbacks: Iterable[Any]) -> tuple[Callback, ...]:
         for name in dir(callback):
             if name.startswith("on_") and name not in EVENTS:
                 raise unknown_name(f"event of {type(callback).__name__}", name, EVENTS)
+        if not any(has(callback, method) for method in (*EVENTS, "wrap", "check")):
+            private = [name for name in dir(callback) if name.lstrip("_") in EVENTS and name not in EVENTS]
+            instead = f" Write {private[0].lstrip('_')} in the place of {private[0]}." if private else ""
+            raise ConfigError(
+                f"callbacks: expected a method of {type(callback).__name__} for an event ({', '.join(EVENTS)}), or "
+                f"wrap or check; found none, so that it would never be called.{instead}"
+            )
     return found
 
 

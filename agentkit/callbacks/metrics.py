@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import numbers
+import warnings
 from typing import Any, final
 
 import numpy as np
@@ -18,6 +19,8 @@ class InfoMetrics(Callback):
     """Logs numbers of ``info``; see `info_metrics`."""
 
     names: tuple[str, ...]
+    _seen: set[str] = dataclasses.field(default_factory=set, init=False, repr=False, compare=False)
+    _num_episodes: int = dataclasses.field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Refuses names that are none, or the logs' own."""
@@ -37,7 +40,20 @@ class InfoMetrics(Callback):
         self._add(episode)
         return None
 
+    def on_end(self, run: RunView) -> Stop | None:
+        """Warns of names that no episode of this process had, which may be misspelt."""
+        lacking = sorted(set(self.names) - self._seen)
+        if lacking and self._num_episodes:
+            warnings.warn(
+                f"info_metrics: expected {lacking} in info at an episode's last step, found it in none of "
+                f"{self._num_episodes:,}, which had {sorted(self._seen) or 'nothing'}. Correct it, or leave it out.",
+                stacklevel=2,
+            )
+        return None
+
     def _add(self, episode: Episode) -> None:
+        self._num_episodes += 1
+        self._seen.update(map(str, episode.info))
         for name in self.names:
             if name in episode.info:
                 episode.record[name] = _number(name, episode.info[name])

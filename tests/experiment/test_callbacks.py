@@ -204,7 +204,8 @@ def test_without_a_folder_the_newest_policy_is_in_memory() -> None:
 
 
 def test_success_comes_from_info_into_the_logs(tmp_path: pathlib.Path) -> None:
-    result = run(make_experiment(tmp_path / "run", num_envs=2), callbacks=[info_metrics("is_success", "absent")])
+    with pytest.warns(UserWarning, match=r"expected \['absent'\] in info .* none of \d+, which had .*'is_success'"):
+        result = run(make_experiment(tmp_path / "run", num_envs=2), callbacks=[info_metrics("is_success", "absent")])
     for row in rows(tmp_path / "run", "train"):
         assert float(row["is_success"]) == float(float(row["episode_return"]) == 1)
     for row in result.evaluations:
@@ -311,6 +312,10 @@ def test_what_is_no_callback_is_refused_before_anything_is_there(tmp_path: pathl
     class Misspelt(Callback):
         def on_evalution(self, run: Any, record: Any) -> None: ...
 
+    class OfSB3(Callback):
+        def _on_step(self) -> bool:
+            return True
+
     class Answers(Callback):
         def on_step(self, run: Any, step: Any) -> bool:
             return True
@@ -318,6 +323,7 @@ def test_what_is_no_callback_is_refused_before_anything_is_there(tmp_path: pathl
     directory = tmp_path / "run"
     for given, error, message in (
         ([Misspelt()], UnknownNameError, "Did you mean 'on_evaluation'"),
+        ([OfSB3()], ConfigError, r"OfSB3 for an event .* found none, .* Write on_step in the place of _on_step"),
         ([[].append], ConfigError, "Write a class with a method such as on_episode"),
         ([keep_best], ConfigError, r"Call it: keep_best\(\)"),
         ([print], ConfigError, "subclasses of agentkit.callbacks.Callback"),
