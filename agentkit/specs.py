@@ -186,8 +186,10 @@ def num_discrete_actions(actions: Nest, agent: str) -> int:
         SpecError: it is anything else; `agent` is who needs it.
     """
     if not isinstance(actions, DiscreteArray):
+        of_data = is_spec(actions) and actions.dtype.kind == "f" and actions.shape == ()
         raise SpecError(
             f"{agent} needs one discrete action (a dm_env DiscreteArray), found {_said(actions)}. "
+            f"{'Are these choices, in data of their own? Cast them to int32. ' * of_data}"
             "Use an agent for such actions (sac for continuous ones, ppo for several at once), or offer a grid over "
             "bounded ones as one choice: --wrapper 'discretise(bins=11)'."
         )

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from agentkit.datasets import minari_sets, rlds_sets
-from agentkit.datasets.episodes import ActionSpace, Episode, check_episode, find_num_choices, read_flags
+from agentkit.datasets.episodes import ActionSpace, Episode, as_episodes, check_episode, find_num_choices, read_flags
 from agentkit.datasets.step_columns import split_steps
 from agentkit.datasets.transition_columns import TRANSITION_COLUMNS, are_transitions, split_transitions
 from agentkit.errors import AgentkitError, ConfigError, SpecError, missing_extra
@@ -68,8 +68,7 @@ def write_episodes(
         MissingExtraError: h5py is not installed.
     """
     path = check_new_file(path)
-    if not episodes:
-        raise ConfigError(f"Expected at least 1 episode to write to {path}, found none.")
+    episodes = as_episodes(episodes, str(path))
     for number, episode in enumerate(episodes):
         check_episode(episode, f"episode {number}")
         for name in ("observations", "actions"):

@@ -40,6 +40,33 @@ class Episode(NamedTuple):
     truncations: np.ndarray
 
 
+def as_episodes(given: Any, what: str) -> list[Episode]:
+    """Returns the episodes that a program gives, as a list.
+
+    Args:
+        given: a list of them.
+        what: what errors call it.
+
+    Raises:
+        ConfigError: it is something else, or empty.
+    """
+    expected = f"{what}: expected a list of datasets.Episode, found"
+    columns = "Make episodes of columns of steps with datasets.split_steps, of D4RL's with datasets.split_transitions."
+    if isinstance(given, Episode):
+        raise ConfigError(f"{expected} a single one. Write [episode].")
+    if isinstance(given, Mapping):
+        raise ConfigError(f"{expected} a dictionary of {', '.join(map(str, given))!s:.80}. {columns}")
+    if not isinstance(given, Iterable):
+        raise ConfigError(f"{expected} {given!r:.80}. {columns}")
+    episodes = list(given)
+    for episode in episodes:
+        if not all(hasattr(episode, field) for field in Episode._fields):
+            raise ConfigError(f"{expected} a {type(episode).__name__} in it. {columns}")
+    if not episodes:
+        raise ConfigError(f"{what}: expected at least 1 episode, found none.")
+    return episodes
+
+
 def check_episode(episode: Episode, name: str) -> None:
     """Refuses an episode whose parts do not go together.
 
@@ -61,9 +88,10 @@ def check_episode(episode: Episode, name: str) -> None:
             raise SpecError(f"{name}: expected {field}, found an empty {type(nest).__name__}. Leave the episode out.")
         for leaf_name, leaf in zip(specs.leaf_names(nest), tree.flatten(nest), strict=True):
             if np.ndim(leaf) < 1 or len(leaf) != leading:
+                as_array = f" Lists are nests here: give np.asarray({field})." if isinstance(nest, list) else ""
                 raise SpecError(
                     f"{name}: expected {leading} {field} beside {num_steps} rewards (one observation more than there "
-                    f"are actions), found shape {list(np.shape(leaf))} in {leaf_name!r}."
+                    f"are actions), found shape {list(np.shape(leaf))} in {leaf_name!r}.{as_array}"
                 )
     for field in ("rewards", "terminations", "truncations"):
         shape = np.shape(getattr(episode, field))

@@ -18,6 +18,7 @@ from agentkit.datasets.episode_files import EpisodeData, lasting_path, read_epis
 from agentkit.datasets.episodes import (
     Episode,
     add_episode,
+    as_episodes,
     check_episode,
     find_reward_scale,
     fit_episodes,
@@ -265,9 +266,7 @@ def _reward_scale(agent: Agent, data: EpisodeData) -> float:
 def _read(config: OfflineConfig) -> EpisodeData:
     if isinstance(config.dataset, str | pathlib.Path):
         return read_episodes(config.dataset)
-    episodes = list(config.dataset)
-    if not episodes:
-        raise ConfigError("dataset: expected a file or at least 1 episode, found none.")
+    episodes = as_episodes(config.dataset, "dataset")
     for number, episode in enumerate(episodes):
         check_episode(episode, f"episode {number}")
     return EpisodeData(episodes, None)

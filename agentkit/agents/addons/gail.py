@@ -45,8 +45,7 @@ from agentkit.agents.addons.rewards import (
 from agentkit.agents.common.agent import Agent
 from agentkit.agents.common.ranges import NotNegative, Positive, Sizes, check_ranges
 from agentkit.datasets import Episode, EpisodeData, read_episodes
-from agentkit.datasets.episodes import fit_episodes
-from agentkit.errors import ConfigError
+from agentkit.datasets.episodes import as_episodes, fit_episodes
 from agentkit.learning import Update, UpdateOutput, adam, optimizer_step
 from agentkit.types import Array, Nest, Params, ReplaySample, Step, Transition
 
@@ -97,8 +96,7 @@ def with_gail(
     """
     check_single_steps(agent, "GAIL rewards")
     if not isinstance(demonstrations, str | pathlib.Path):
-        demonstrations = tuple(demonstrations)
-        _check_episodes(demonstrations)
+        demonstrations = tuple(as_episodes(demonstrations, "demonstrations"))
     return agent.with_parts(
         make_networks=MakeNetworks(agent.make_networks),
         make_policy=MakePolicy(agent.make_policy),
@@ -122,17 +120,6 @@ class MakeUpdate(Generic[AgentNetworks]):
         discriminator = make_discriminator(spec, self.config)
         update = self.make_update(networks.agent)
         return generative_adversarial_imitation(update, discriminator, shown, spec.observations, self.config)
-
-
-def _check_episodes(episodes: Sequence[object]) -> None:
-    for episode in episodes:
-        if not isinstance(episode, Episode):
-            raise ConfigError(
-                f"demonstrations: expected a file or a list of datasets.Episode, found a {type(episode).__name__} "
-                "in it. Make episodes of columns of steps with datasets.split_steps."
-            )
-    if not episodes:
-        raise ConfigError("demonstrations: expected a file or at least 1 episode, found none.")
 
 
 class Pairs(NamedTuple):

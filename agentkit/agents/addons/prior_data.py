@@ -20,6 +20,7 @@ from agentkit.agents.common.experience import Sequences, Transitions
 from agentkit.core import Adder, BatchPlan
 from agentkit.datasets import Episode
 from agentkit.datasets.episode_files import lasting_path
+from agentkit.datasets.episodes import as_episodes
 from agentkit.errors import ConfigError
 from agentkit.replay import MinSize, Replay, Table
 from agentkit.specs import EnvironmentSpec
@@ -65,7 +66,7 @@ def with_prior_data(
             f"share must be above 0 and below 1, and a batch of {config.batch_size} items must have some of either "
             f"kind; found {share!r}."
         )
-    kept = lasting_path("data", data) if isinstance(data, str | pathlib.Path) else tuple(data)
+    kept = lasting_path("data", data) if isinstance(data, str | pathlib.Path) else tuple(as_episodes(data, "data"))
     smaller: Any = dataclasses.replace(config, batch_size=config.batch_size - num_prior)
     own = dataclasses.replace(experience, config=smaller)
     return dataclasses.replace(agent, experience=PriorData(own, kept, num_prior))
