@@ -11,6 +11,8 @@ import pytest
 
 import agentkit
 from agentkit.agents import dqn, registry, sac
+from agentkit.agents.addons import with_rnd
+from agentkit.agents.common.experience import Transitions
 from agentkit.envs.catch import Catch
 from agentkit.errors import AgentkitError
 
@@ -47,6 +49,10 @@ def networks_of_the_spec(environment_spec):
     """Lacks the settings."""
 
 
+def own_boxes(config):
+    return agentkit.Agent(config, Transitions(config), make_actor=lambda parts: None, make_learner=lambda parts: None)
+
+
 def experiment(environment, agent="dqn"):
     return lambda: agentkit.train(agent, environment, 5, run_directory=None, progress=False)
 
@@ -63,6 +69,22 @@ MEANT = {
     "a replaced setting": (
         lambda: dataclasses.replace(sac.Config(), lr=1.0),
         "lr: sac.Config calls it 'learning_rate'",
+    ),
+    "settings of an agent that is made": (
+        lambda: dataclasses.replace(dqn.make_agent(), config=dqn.Config(learning_rate=0.5)),
+        r"config: expected the settings that .* Make the agent anew .*: dqn.make_agent\(config\)",
+    ),
+    "another agent's settings": (
+        lambda: dataclasses.replace(dqn.make_agent(), config=sac.Config()),
+        "config: expected",
+    ),
+    "settings behind an add-on": (
+        lambda: dataclasses.replace(with_rnd(dqn.make_agent()), config=dqn.Config(learning_rate=0.5)),
+        "config: expected",
+    ),
+    "settings of own boxes": (
+        lambda: dataclasses.replace(own_boxes(dqn.Config()), config=dqn.Config(n_step=1)),
+        "config: expected",
     ),
     "a misspelt setting": (
         lambda: sac.Config(learning_rat=1.0),

@@ -423,7 +423,7 @@ def test_numbers_that_are_not_finite_end_the_run() -> None:
 
 def test_stock_boxes_are_recorded_as_before() -> None:
     record = experiment.ExperimentConfig(
-        dataclasses.replace(AGENTS["another agent's policy"], config=CONFIG), "agentkit:catch", 1
+        dataclasses.replace(AGENTS["another agent's policy"], config={"own": 1}), "agentkit:catch", 1
     ).describe()
     assert record["agent_parts"].keys() == {"config", "experience", "make_networks", "make_policy", "make_update"}
     assert experiment.ExperimentConfig(dqn.make_agent(), "agentkit:catch", 1).describe()["agent_parts"] == {}

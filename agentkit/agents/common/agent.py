@@ -119,13 +119,14 @@ def no_update(networks: Any) -> Update:
 @final
 @dataclasses.dataclass(frozen=True)
 class Agent(Generic[Networks], metaclass=SaysWhatWasMeant):
-    """Holds an algorithm as a value: change a part with `dataclasses.replace`.
+    """Holds an algorithm as a value: change a part, though not the settings, with `dataclasses.replace`.
 
     Each file of `agentkit.agents` makes one with its `make_agent`, and `agentkit.compose` one of an actor and a learner
     of your own. Agents of equal settings and functions are equal.
 
     Attributes:
-        config: the settings, for logs and checkpoints; the functions hold their own copy.
+        config: the settings, for logs and checkpoints; the functions hold their own copy, so that `make_agent` alone
+            changes them.
         experience: what is stored, and how the learner draws it.
         make_networks: ``environment_spec -> networks``.
         make_policy: ``(networks, evaluation=False) -> Policy``, to explore with or to be judged by.
@@ -146,7 +147,7 @@ class Agent(Generic[Networks], metaclass=SaysWhatWasMeant):
     make_extras_spec: Callable[[EnvironmentSpec], Nest] | None = None
 
     def __post_init__(self) -> None:
-        """Refuses an agent that cannot act or cannot learn."""
+        """Refuses an agent that cannot act or cannot learn, and settings that none of its parts has."""
         boxes: tuple[tuple[str, Any, bool, str], ...] = (
             ("make_actor", self.make_actor, self.make_policy is no_policy, "a make_policy with make_networks"),
             ("make_learner", self.make_learner, self.make_update is no_update, "a make_update with make_networks"),
@@ -162,6 +163,25 @@ class Agent(Generic[Networks], metaclass=SaysWhatWasMeant):
             raise ConfigError(
                 f"experience: expected an Experience such as agentkit.agents.Transitions(config), found "
                 f"{self.experience!r:.80}. Give one with {', '.join(_OF_EXPERIENCE)}."
+            )
+        self._check_config()
+
+    def _check_config(self) -> None:
+        """Refuses settings that would be written down, and that no part is bound to."""
+        parts = (self.make_networks, self.make_policy, self.make_update)
+        bound = [config for part in parts for config in _bound_settings(part)]
+        if self.make_learner is not None or not bound:  # No update learns, and experience is what has the settings.
+            bound = [self.experience.config] if hasattr(self.experience, "config") else []
+        own = type(self.config)
+        # Settings of a class of the user's own may hold those that the parts are bound to.
+        of_agentkit = own.__module__.startswith("agentkit.agents.")
+        alike = [config for config in bound if of_agentkit or type(config) is own]
+        if alike and self.config not in alike:
+            home = type(alike[0]).__module__
+            make = f"{home.rpartition('.')[2]}.make_agent" if home.startswith("agentkit.agents.") else "its make_agent"
+            raise ConfigError(
+                "config: expected the settings that the agent's functions were made with, found others, which none of "
+                f"them would use: each has a copy. Make the agent anew instead of replacing its config: {make}(config)."
             )
 
     @property
@@ -249,6 +269,16 @@ class UpdateOfLoss(Generic[Networks, Losses, Config]):
             name = getattr(self.make_loss, "__qualname__", type(self.make_loss).__qualname__)
             raise SpecError(f"{name} returned None; expected what the agent's own returns. Does it end in a return?")
         return self.make_update(networks, loss, self.config)
+
+
+def _bound_settings(function: Any) -> list[Any]:
+    """Returns the settings that a part is bound to, or what an add-on has put itself around."""
+    if isinstance(function, Configured | UpdateOfLoss):
+        return [function.config]
+    if not dataclasses.is_dataclass(function):
+        return []
+    inside = [getattr(function, field.name) for field in dataclasses.fields(function)]
+    return [config for part in inside for config in _bound_settings(part)]
 
 
 def given(function: Function, **own: Any) -> Function:
