@@ -1,14 +1,17 @@
 """Every number that an experiment, an offline job or a launch is told has a range, and nonsense is refused."""
 
 import dataclasses
+import re
 import typing
 
+import numpy as np
 import pytest
 
+import agentkit
 from agentkit.agents import dqn, registry
 from agentkit.agents.common.ranges import ranges_of
 from agentkit.errors import ConfigError
-from agentkit.experiment import ExperimentConfig, LaunchConfig, OfflineConfig
+from agentkit.experiment import ExperimentConfig, LaunchConfig, MultiAgentConfig, OfflineConfig
 
 CONFIGS = {
     ExperimentConfig: lambda **given: ExperimentConfig(
@@ -18,6 +21,13 @@ CONFIGS = {
         **{"agent": dqn.make_agent(), "dataset": "a.npz", "num_updates": 9, **given}
     ),
     LaunchConfig: LaunchConfig,
+}
+AND_AGENTS = {
+    **CONFIGS,
+    MultiAgentConfig: lambda **given: MultiAgentConfig(
+        **{"policies": dqn.make_agent(), "environment": "agentkit:hunt", "num_steps": 9, "policy_of": "each", **given}
+    ),
+    **{cls: cls for cls in map(registry.config_class, registry.names())},
 }
 
 
@@ -39,6 +49,38 @@ def test_each_number_has_a_range_and_nonsense_is_refused(cls, name):
     for value in (-1, float("nan"), "3", True):
         with pytest.raises(ConfigError, match=rf"{name} must be .*, found (the string ')?{value}"):
             CONFIGS[cls](**{name: value})
+
+
+BOOLS = {
+    cls: [name for name, hint in typing.get_type_hints(cls).items() if bool in (hint, *typing.get_args(hint))]
+    for cls in AND_AGENTS
+}
+
+
+@pytest.mark.parametrize("cls", BOOLS, ids=lambda cls: f"{cls.__module__.rpartition('.')[2]}.{cls.__qualname__}")
+def test_what_python_counts_as_true_is_no_bool(cls):
+    for name in BOOLS[cls]:
+        for value in ("False", "no", 1, 0, ()):
+            expected = rf"^{name} must be True or False, found (the string )?{re.escape(repr(value))}"
+            with pytest.raises(ConfigError, match=expected):
+                AND_AGENTS[cls](**{name: value})
+
+
+def test_true_and_false_are_bools_of_numpy_too():
+    assert {"progress", "on_device", "evaluation_samples"} <= set(BOOLS[ExperimentConfig])
+    assert {"prioritized", "double"} <= set(BOOLS[dqn.Config])
+    made = dqn.Config(prioritized=np.True_, double=False)
+    assert made == dqn.Config(prioritized=True, double=False)
+
+
+@pytest.mark.parametrize("name", ["explore", "resume"])
+def test_arguments_that_are_true_or_false_are_checked(name):
+    calls = {
+        "explore": lambda: agentkit.load("nowhere", explore="no"),
+        "resume": lambda: agentkit.run(CONFIGS[ExperimentConfig](run_directory="nowhere"), resume="False"),
+    }
+    with pytest.raises(ConfigError, match=f"^{name} must be True or False, found the string"):
+        calls[name]()
 
 
 def test_there_are_numbers():

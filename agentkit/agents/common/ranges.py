@@ -14,6 +14,8 @@ import typing
 from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple, TypeGuard
 
+import numpy as np
+
 from agentkit.errors import ConfigError
 from agentkit.learning.schedules import Schedule, unit_of
 
@@ -107,7 +109,7 @@ def check_ranges(config: object) -> None:
     None is taken by a field such as ``Count | None``, and a schedule by one such as ``Positive | Schedule``, where all
     of the schedule's values must be in the range, or of a function, such as a schedule of optax's, the value after 0
     updates. A schedule may also reach 0. Where the type has `ScheduleOfSteps`,
-    the schedule must count steps.
+    the schedule must count steps. A field of type ``bool`` takes True and False, and no word for them.
 
     Raises:
         ConfigError: it names the field, the range and the value.
@@ -131,6 +133,8 @@ def check_setting(cls: type, name: str, value: Any) -> None:
     taken = typing.get_args(_hints_of(cls)[name])
     if value is None and type(None) in taken:
         return
+    if _hints_of(cls)[name] is bool or taken == (bool, type(None)):
+        check_bool(name, value)
     if callable(value) and ranges_of(cls)[name] and _FUNCTION not in taken:
         raise _refuse_schedule(cls, name, value)
     scheduled = callable(value) and _FUNCTION in taken
@@ -145,6 +149,17 @@ def check_setting(cls: type, name: str, value: Any) -> None:
                 raise ConfigError(f"{name} must be {of_field.expected}, found {found}.{advice}")
     if scheduled and unit_of(value) != "steps" and _BY_STEPS in _metadata_of(cls)[name]:
         raise ConfigError(f'{name} must be a schedule by="steps", found {value}: an actor counts no updates.')
+
+
+def check_bool(name: str, value: object) -> None:
+    """Refuses what is neither True nor False, such as the string "False", which Python counts as true.
+
+    Raises:
+        ConfigError: it names the setting and the value.
+    """
+    if not isinstance(value, bool | np.bool_):
+        found = f"the string {value!r}" if isinstance(value, str) else f"{value!r:.80}"
+        raise ConfigError(f"{name} must be True or False, found {found}.")
 
 
 def _extremes(name: str, schedule: Any) -> tuple[float, ...]:

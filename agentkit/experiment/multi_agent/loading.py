@@ -13,6 +13,7 @@ from agentkit import nests
 from agentkit.actors import CompiledPolicy
 from agentkit.actors.policy import Policy
 from agentkit.agents.common.agent import Agent
+from agentkit.agents.common.ranges import check_bool
 from agentkit.checkpoint import Checkpoint, read_latest, steps
 from agentkit.envs.multi_agent.loading import make_multi_agent
 from agentkit.errors import CheckpointError, ConfigError, SpecError, says_what_was_meant, unknown_name
@@ -305,6 +306,7 @@ def load(
         UnknownNameError: the run has trained no such policy.
         UntrustedCodeError: it names code that is neither loaded nor in `imports`.
     """
+    check_bool("explore", explore)
     given: dict[str, Any] = {"checkpoint": checkpoint, "explore": explore, "seed": seed, "imports": imports, **changes}
     if (
         isinstance(path, str | pathlib.Path)

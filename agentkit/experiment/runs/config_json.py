@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from agentkit import checkpoint
+from agentkit.agents.common.ranges import check_bool
 from agentkit.errors import AgentkitError, ConfigError
 from agentkit.experiment.config import identity
 from agentkit.experiment.config.experiment_config import ExperimentConfig
@@ -43,6 +44,7 @@ def check_run_directory(experiment: RunConfig, resume: bool) -> pathlib.Path | N
     Raises:
         ConfigError: it has a run in it already and `resume` is False, or there is none to resume.
     """
+    check_bool("resume", resume)
     if experiment.run_directory is None:
         if resume:
             raise ConfigError("To resume, an experiment needs the run_directory it was saved in.")
