@@ -120,6 +120,7 @@ _SYNONYMS = (
     ("run_directory", "out", "log_dir", "logdir", "output_dir", "folder", "path", "run"),
     ("evaluation_period", "eval_every", "eval_freq"),
     ("evaluation_episodes", "num_episodes", "eval_episodes", "n_eval_episodes", "episodes"),
+    ("evaluation_max_steps", "max_steps"),
     ("evaluation_samples", "evaluate_samples"),
     ("checkpoint_period", "checkpoint_every", "save_freq"),
     ("video_period", "video_every"),

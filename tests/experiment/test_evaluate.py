@@ -15,7 +15,7 @@ from PIL import Image
 from agentkit import checkpoint, specs
 from agentkit.agents import dqn, sac
 from agentkit.envs.catch import Catch
-from agentkit.errors import CheckpointError, ConfigError, SpecError
+from agentkit.errors import CheckpointError, ConfigError, SpecError, UnknownNameError
 from agentkit.experiment import Evaluator, ExperimentConfig, MultiAgentConfig, evaluate, load, local, run
 from agentkit.experiment.multi_agent import build, players
 from agentkit.experiment.policies.restore_policy import check_fits
@@ -154,6 +154,35 @@ def test_no_run_no_checkpoint_or_no_episode_is_refused(trained: pathlib.Path, tm
     shutil.copy(trained / "config.json", tmp_path)
     with pytest.raises(CheckpointError, match="has no checkpoint yet"):
         evaluate(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"evaluation_episodes": 3}, "evaluation_episodes: agentkit.evaluate calls it 'num_episodes'"),
+        ({"max_steps": 5}, "max_steps: agentkit.evaluate calls it 'evaluation_max_steps'"),
+        ({"num_steps": 7}, "num_steps: no evaluation depends on it. Leave it out; .* evaluation_max_steps, .* seed"),
+        ({"run_directory": "other"}, "run_directory: no evaluation depends on it"),
+        ({"sed": 3}, r"Unknown argument of evaluate 'sed'. Did you mean 'seed'\?"),
+        ({"num_episodes": 2.5}, "num_episodes: expected a whole number, at least 1 episode, found 2.5"),
+        ({"num_episodes": "3"}, "num_episodes: expected a whole number, at least 1 episode, found '3'"),
+    ],
+)
+def test_what_no_evaluation_depends_on_is_refused(trained: pathlib.Path, options: Any, message: str) -> None:
+    with pytest.raises((ConfigError, UnknownNameError), match=message):
+        evaluate(trained, **options)
+
+
+def test_a_policys_file_is_evaluated_as_its_policy_is(trained: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    load(trained).save(tmp_path / "policy.npz")
+    found = evaluate(tmp_path / "policy.npz", 2, environment="agentkit:catch", evaluation_samples=True)
+    assert found == evaluate(load(tmp_path / "policy.npz", explore=True), 2, environment="agentkit:catch")
+    with pytest.raises(ConfigError, match="names no environment to play in"):
+        evaluate(tmp_path / "policy.npz")
+    with pytest.raises(ConfigError, match=r"evaluation_samples=True: a policy plays as it was loaded, .*explore=True"):
+        evaluate(load(trained), evaluation_samples=True)
+    with pytest.raises(ConfigError, match=r"what train or run returned, or a policy .* found a NoneType"):
+        evaluate(None)  # type: ignore[arg-type]
 
 
 def test_a_run_of_the_users_own_environment_is_refused(tmp_path: pathlib.Path) -> None:

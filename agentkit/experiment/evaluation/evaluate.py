@@ -19,11 +19,11 @@ from agentkit.core import VariableSource
 from agentkit.environment_loop import Observer
 from agentkit.envs.prefixes import GYMNASIUM_PREFIXES, is_of_pettingzoo
 from agentkit.envs.rendering import prepare_pygame
-from agentkit.errors import ConfigError, says_what_was_meant, unknown_name
+from agentkit.errors import says_what_was_meant
 from agentkit.experiment.checks.step_watch import StepWatch
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.config.experiment_config import ExperimentConfig
-from agentkit.experiment.evaluation.judging import find_judged
+from agentkit.experiment.evaluation.judging import check_num_episodes, check_options, find_judged
 from agentkit.experiment.policies.agent_parts import find_policy
 from agentkit.experiment.policies.loaded_policy import LoadedPolicy
 from agentkit.experiment.policies.make_actor import AnyActor, AnyLoop, make_actor, make_loop
@@ -34,8 +34,6 @@ from agentkit.files import refusing_unwritable
 from agentkit.specs import EnvironmentSpec, make_environment_spec
 from agentkit.variables import VariableClient
 from agentkit.wrappers.film import Camera, Film, FilmedEnvironment, FilmWriter
-
-_ARGUMENTS = ("agent", "checkpoint", "environment", "environment_settings", "imports", "num_episodes", "video")
 
 
 class Evaluator:
@@ -115,8 +113,7 @@ class Evaluator:
 
     def episodes(self, num_episodes: int, number: int = 0) -> list[dict[str, float]]:
         """Plays episodes and returns their own records."""
-        if num_episodes < 1:
-            raise ConfigError(f"Expected at least 1 episode, found {num_episodes}.")
+        check_num_episodes(num_episodes)
         loop = self._loop(number)
         records = loop.run(num_episodes=num_episodes)[:num_episodes]
         self.num_cut = loop.num_cut
@@ -226,15 +223,15 @@ def evaluate(
 
     Args:
         run: the folder that `agentkit.run` wrote; or the experiment that it ran, whose own code no folder can name; or
-            what `train` or `run` returned; or a policy of `load`, which plays as it was loaded, and which needs an
-            `environment` where it is of a file.
+            what `train` or `run` returned; or a policy of `load`, which plays as it was loaded, or its file. A file's
+            policy needs an `environment`.
         num_episodes: at least 1.
         video: a file ``.mp4`` or ``.gif`` for a film of the first 300 steps, or a `Film` that says how many, how fast
             and how large; None for none.
         checkpoint: "newest", "best" (see `callbacks.keep_best`), or a step that has one.
         environment_settings: arguments of the environment beside the run's own, or instead of them.
-        **options: see `read_config`: `imports`, or fields to replace, such as an `environment` or
-            `evaluation_max_steps`.
+        **options: see `read_config`: `imports`, or fields to replace that an evaluation depends on: `agent`,
+            `environment`, `evaluation_max_steps`, `evaluation_samples`, `on_nan`, `replay`, `seed` and `wrappers`.
 
     Returns:
         ``steps`` and ``updates`` (None where a policy's file does not say), lists ``episode_return`` and
@@ -247,12 +244,9 @@ def evaluate(
         SpecError: with these settings the environment has other observations or actions.
         UnknownNameError: an argument that there is not.
     """
-    unknown = options.keys() - {field.name for field in dataclasses.fields(ExperimentConfig)} - {"imports"}
-    if unknown:
-        raise unknown_name("argument of evaluate", min(unknown), _ARGUMENTS)
+    check_options(options)
     film = video if video is None or isinstance(video, Film) else Film(video)
-    if num_episodes < 1:
-        raise ConfigError(f"Expected at least 1 episode, found {num_episodes}.")
+    check_num_episodes(num_episodes)
     judged = find_judged(run, checkpoint, **options)
     experiment = judged.experiment
     settings = {**experiment.environment_settings, **(environment_settings or {})}
@@ -294,6 +288,8 @@ def show(
         environment_settings: see `evaluate`.
         **options: see `evaluate`.
     """
+    check_options(options)
+    check_num_episodes(num_episodes)
     restored = restore_policy(run_directory, checkpoint, **options)
     settings = {**restored.experiment.environment_settings, **(environment_settings or {})}
     shown = filmed(dataclasses.replace(restored.experiment, environment_settings=settings), camera, size)

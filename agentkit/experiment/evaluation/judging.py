@@ -3,19 +3,60 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import pathlib
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
-from agentkit.errors import ConfigError
+import numpy as np
+
+from agentkit.errors import ConfigError, our_name, unknown_name
 from agentkit.experiment.config.evaluation_plan import LONGEST_LIMIT
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.policies.agent_parts import make_parts
 from agentkit.experiment.policies.loaded_policy import LoadedPolicy
-from agentkit.experiment.policies.loading import counts_of
+from agentkit.experiment.policies.loading import counts_of, is_policy_file, load_one_agent
 from agentkit.experiment.policies.restore_policy import restore_policy
 from agentkit.experiment.policies.result import Result
 from agentkit.specs import EnvironmentSpec
 from agentkit.variables import VariableStore
+
+_ARGUMENTS = (
+    "agent", "checkpoint", "environment", "environment_settings", "evaluation_max_steps", "evaluation_samples",
+    "imports", "num_episodes", "on_nan", "replay", "seed", "video", "wrappers",
+)  # fmt: skip
+"""What an evaluation depends on; `replay` only to make the experiment of a run again whose own one cannot be named."""
+
+
+def check_options(options: Collection[str]) -> None:
+    """Refuses arguments of `evaluate` that it has no use for.
+
+    Args:
+        options: their names.
+
+    Raises:
+        ConfigError: a field of the experiment that no evaluation depends on, or another word for one that it does.
+        UnknownNameError: there is no such field; proposes the nearest name.
+    """
+    for name in sorted(set(options) - set(_ARGUMENTS)):
+        if (ours := our_name(name, _ARGUMENTS)) is not None:
+            raise ConfigError(f"{name}: agentkit.evaluate calls it {ours!r}.")
+        if name in {field.name for field in dataclasses.fields(ExperimentConfig)}:
+            raise ConfigError(
+                f"{name}: no evaluation depends on it. Leave it out; what an evaluation takes is: "
+                f"{', '.join(_ARGUMENTS)}."
+            )
+        raise unknown_name("argument of evaluate", name, _ARGUMENTS)
+
+
+def check_num_episodes(found: Any) -> None:
+    """Refuses what is no number of episodes to play.
+
+    Raises:
+        ConfigError: saying what was found.
+    """
+    if isinstance(found, bool) or not isinstance(found, int | np.integer) or found < 1:
+        raise ConfigError(f"num_episodes: expected a whole number, at least 1 episode, found {found!r}.")
 
 
 class Judged(NamedTuple):
@@ -59,13 +100,31 @@ def find_judged(
         if checkpoint != "newest":
             raise ConfigError(f"A policy has no checkpoints: leave out {checkpoint=}.")
         return _judged_policy(run, options)
+    _check_kind(run)
+    if not isinstance(run, ExperimentConfig) and is_policy_file(run):
+        made = {name: options.pop(name) for name in ("agent", "imports") if name in options}
+        explore = options.get("evaluation_samples", False)
+        return _judged_policy(load_one_agent(run, checkpoint=checkpoint, explore=explore, **made), options)
     restored = restore_policy(run, checkpoint, **options)
     assert restored.found is not None, "it was read"
     return Judged(*restored[:3], restored.environment_spec, *counts_of(restored.found))
 
 
+def _check_kind(run: Any) -> None:
+    if not isinstance(run, str | os.PathLike | ExperimentConfig):
+        raise ConfigError(
+            "Expected a run folder, the experiment that was run, what train or run returned, or a policy of "
+            f"agentkit.load or its file; found a {type(run).__name__}."
+        )
+
+
 def _judged_policy(policy: LoadedPolicy, options: dict[str, Any]) -> Judged:
     options.pop("imports", None)  # It is made already.
+    if options.get("evaluation_samples", policy.explore) != policy.explore:
+        raise ConfigError(
+            f"evaluation_samples={options['evaluation_samples']}: a policy plays as it was loaded, with "
+            f"explore={policy.explore}. Load it with explore={not policy.explore}."
+        )
     experiment = experiment_of_policy(policy, {**options, "evaluation_samples": policy.explore})
     store = VariableStore()
     store.publish(0, {"policy": policy.arrays})

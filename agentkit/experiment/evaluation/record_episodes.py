@@ -20,6 +20,7 @@ from agentkit.datasets.episodes import EpisodeRecorder, describe_actions, in_own
 from agentkit.datasets.replay_contents import join_sequences, join_transitions
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment.config.evaluation_plan import evaluation_plan, warn_of_cut
+from agentkit.experiment.evaluation.judging import check_num_episodes
 from agentkit.experiment.policies.agent_parts import find_policy
 from agentkit.experiment.policies.make_actor import make_actor, make_loop
 from agentkit.experiment.policies.restore_policy import restore_policy
@@ -49,8 +50,7 @@ def record_episodes(
         CheckpointError: it has no readable checkpoint.
         SpecError: the environment's rewards or discounts are such as files of episodes have no place for.
     """
-    if num_episodes < 1:
-        raise ConfigError(f"Expected at least 1 episode, found {num_episodes}.")
+    check_num_episodes(num_episodes)
     restored = restore_policy(run_directory, **options)
     experiment, store = restored.experiment, restored.store
     policy = find_policy(experiment.agent, restored.networks, evaluation=not explore)

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from agentkit.envs.step_check import StepCheck
-from agentkit.errors import ConfigError, says_what_was_meant, unknown_name
+from agentkit.errors import says_what_was_meant, unknown_name
 from agentkit.experiment.checks.step_watch import StepWatch
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.evaluation.evaluate import (
@@ -20,6 +20,7 @@ from agentkit.experiment.evaluation.evaluate import (
     summarise,
     wants_another,
 )
+from agentkit.experiment.evaluation.judging import check_num_episodes
 from agentkit.experiment.multi_agent.assigning.by_episode import (
     RETURN_BY,
     PoliciesByEpisode,
@@ -98,8 +99,7 @@ class MultiAgentEvaluator:
 
     def episodes(self, num_episodes: int, number: int = 0) -> list[dict[str, float]]:
         """Plays episodes and returns their own records."""
-        if num_episodes < 1:
-            raise ConfigError(f"Expected at least 1 episode, found {num_episodes}.")
+        check_num_episodes(num_episodes)
         loop = self._loop(number)
         records = [record for number in range(num_episodes) for record in self._play(loop, number)]
         self.num_cut = loop.num_cut
@@ -196,6 +196,7 @@ def evaluate_multi_agent(
         UnknownNameError: there is no such agent.
     """
     film = video if video is None or isinstance(video, Film) else Film(video)
+    check_num_episodes(num_episodes)
     game = _find_game(run, checkpoint, opponents or {}, imports, changes)
     with film_camera(film) as camera:
         return _play(game, num_episodes, camera)
@@ -222,6 +223,7 @@ def show_multi_agent(
         imports: likewise.
         **changes: likewise.
     """
+    check_num_episodes(num_episodes)
     game = _find_game(run, checkpoint, opponents or {}, imports, changes)
     return _play(game, num_episodes, camera)
 
