@@ -71,6 +71,11 @@ def train(
         raise ConfigError(f"keep_best: expected True or False, found {keeps_best!r}. Another one goes into callbacks=.")
     of_agent, of_run, of_call = _split(agent, settings)
     of_run = {"progress": True, "seed": seed} | of_run
+    if not isinstance(agent, str) and preset not in (None, presets.AUTO, presets.NONE):
+        raise ConfigError(
+            f"preset={preset!r}: the agent was made with its settings, and no preset changes them. Leave preset out, "
+            "or name the agent."
+        )
     # An agent that was made by hand has its settings already.
     chosen = presets.choose(agent, environment, preset) if isinstance(agent, str) else None
     made = find(environment) if isinstance(environment, str) else environment
@@ -138,9 +143,11 @@ def plan(
         raise ConfigError('steps: expected how many environment steps to train for, such as 100_000 or "100k".')
     if preset is not None:
         agent_settings = preset.settings_for(num_steps) | dict(agent_settings)
-        given = {**preset.environment_settings, **settings.get("environment_settings", {})}
-        settings["environment_settings"] = given
-        settings["wrappers"] = settings.get("wrappers") or preset.wrappers
+        own = settings.get("environment_settings", {})
+        if isinstance(own, Mapping):  # Else the experiment refuses it.
+            settings["environment_settings"] = {**preset.environment_settings, **own}
+        if settings.get("wrappers") is None:  # An empty list is the user's own.
+            settings["wrappers"] = preset.wrappers
         settings.setdefault("num_envs", preset.num_envs)
     settings = {"checkpoint_period": max(num_steps // 10, 1)} | settings
     if torso is not None and not isinstance(agent, str):

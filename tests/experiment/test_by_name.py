@@ -14,13 +14,15 @@ from agentkit.experiment import read_config
 from agentkit.experiment.config import preset_table
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.config.preset_table import Falling, Preset
+from agentkit.experiment.train_by_name import plan
+from agentkit.wrappers import ClipReward
 from agentkit.wrappers.step_limit import StepLimit
 from tests.envs import handed_in
 
 SMALL = {"hidden_sizes": (4,), "min_replay_size": 8, "batch_size": 4, "evaluation_period": 0, "progress": False}
 CATCH = Preset(
     "dqn", ("agentkit:ca*",), "a test", 48, {"learning_rate": Falling(1e-2), "discount": 0.5}, num_envs=2,
-    environment_settings={"rows": 5, "columns": 4},
+    environment_settings={"rows": 5, "columns": 4}, wrappers=(ClipReward,),
 )  # fmt: skip
 
 
@@ -135,6 +137,12 @@ def test_the_users_settings_win_over_the_presets(tmp_path, catch_preset):
     assert made.agent.config.learning_rate.duration == 60
 
 
+@pytest.mark.parametrize("own", [{"wrappers": []}, {"wrappers": [StepLimit]}, {}])
+def test_an_empty_list_of_wrappers_is_the_users_own(own):
+    made = plan("dqn", "agentkit:catch", 9, {}, preset=CATCH, **own)
+    assert made.wrappers == tuple(own.get("wrappers", CATCH.wrappers))
+
+
 def test_without_a_preset_and_by_hand_there_are_bare_defaults(tmp_path, catch_preset):
     agentkit.train("dqn", "agentkit:catch", 10, preset="none", run_directory=tmp_path / "run", **SMALL)
     assert read_config(tmp_path / "run").agent.config.discount == dqn.Config().discount
@@ -147,6 +155,8 @@ def test_an_agent_made_by_hand_keeps_its_settings(catch_preset):
     assert agentkit.train(agent, "agentkit:catch", 20, evaluation_period=0, progress=False).steps == 20
     with pytest.raises(ConfigError, match="discount: the agent was made with its settings"):
         agentkit.train(agent, "agentkit:catch", 20, discount=0.5)
+    with pytest.raises(ConfigError, match="preset='jnk': the agent was made with its settings"):
+        agentkit.train(agent, "agentkit:catch", 20, preset="jnk")
 
 
 @pytest.mark.full
@@ -214,11 +224,12 @@ def test_a_run_of_a_class_names_it(tmp_path):
         ({"max_episode_steps": 9}, UnknownNameError, r"goes into environment_settings={'max_episode_steps': ...}"),
         ({"gamma": 0.9}, ConfigError, "dqn calls it 'discount'"),
         ({"total_timesteps": 5}, ConfigError, "calls it 'num_steps'"),
+        ({"environment_settings": None}, ConfigError, "environment_settings: expected a mapping of .*, found None"),
         ({"discount": 7}, ConfigError, r"discount must be in \[0, 1\]"),
         ({"preset": "gymnasium:CarPole-v1"}, UnknownNameError, "preset of dqn .* Did you mean 'gymnasium:CartPole"),
     ],
 )
-def test_what_is_refused(settings, error, message):
+def test_what_is_refused(settings, error, message, catch_preset):
     with pytest.raises(error, match=message):
         agentkit.train("dqn", "agentkit:catch", 20, **settings)
 

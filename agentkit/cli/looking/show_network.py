@@ -12,7 +12,7 @@ from agentkit.cli.values.environments import (
     find_torso,
     import_packages,
     parse_environment_settings,
-    parse_wrapper,
+    parse_wrappers,
 )
 from agentkit.cli.values.fields import parse_settings
 from agentkit.cli.values.views import find_views
@@ -71,7 +71,7 @@ def _plan(arguments: argparse.Namespace) -> Any:
         torso=torso,
         views=find_views(arguments),
         environment_settings=parse_environment_settings(arguments.env_set, environment),
-        wrappers=[parse_wrapper(text, arguments.imports or ()) for text in arguments.wrapper or ()],
+        **parse_wrappers(arguments),
     )
 
 

@@ -17,7 +17,7 @@ from agentkit.cli.values.environments import (
     find_torso,
     import_packages,
     parse_environment_settings,
-    parse_wrapper,
+    parse_wrappers,
     refusing_settings,
 )
 from agentkit.cli.values.fields import parse_settings
@@ -87,7 +87,7 @@ def new_experiment(arguments: argparse.Namespace, command: str, *, tells_preset:
         normalize=arguments.normalize or (),
         views=find_views(arguments),
         environment_settings=parse_environment_settings(arguments.env_set, environment),
-        wrappers=[parse_wrapper(text, arguments.imports or ()) for text in arguments.wrapper or ()],
+        **parse_wrappers(arguments),
         **_given_fields(arguments, imports),
         **settings,
     )

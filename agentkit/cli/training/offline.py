@@ -18,7 +18,7 @@ from agentkit.cli.values.environments import (
     find_torso,
     import_packages,
     parse_environment_settings,
-    parse_wrapper,
+    parse_wrappers,
 )
 from agentkit.cli.values.fields import parse_settings
 from agentkit.cli.values.initial_state import check_is_data, parse_initial_state
@@ -98,7 +98,7 @@ def _new_plan(arguments: argparse.Namespace) -> tuple[Any, NewFolder]:
         "loggers": parse_loggers(arguments.log, imports),
         "on_nan": arguments.on_nan,
         "environment_settings": parse_environment_settings(arguments.env_set, environment),
-        "wrappers": [parse_wrapper(text, arguments.imports or ()) for text in arguments.wrapper or ()],
+        **parse_wrappers(arguments),
         **parse_initial_state(arguments),
     }
     settings = {name: value for name, value in given.items() if value is not None}

@@ -159,6 +159,12 @@ def parse_wrapper(text: str, imports: Sequence[str] = ()) -> Callable[[Any], Any
     return functools.partial(function, **settings) if settings else function
 
 
+def parse_wrappers(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Returns the field `wrappers` that ``--wrapper`` gives; none where it is not given, and a preset's are meant."""
+    found = [parse_wrapper(text, arguments.imports or ()) for text in arguments.wrapper or ()]
+    return {"wrappers": found} if found else {}
+
+
 def _parse_arguments(text: str, call: str) -> dict[str, Any]:
     try:
         parsed = ast.parse(f"f{call}", mode="eval").body
