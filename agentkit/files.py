@@ -37,6 +37,23 @@ _NO_WAIT = getattr(os, "O_NONBLOCK", 0)
 _BINARY = getattr(os, "O_BINARY", 0)
 
 
+def check_path(name: str, path: Any, advice: str = "Give a string or a pathlib.Path.") -> None:
+    """Refuses what names no file or folder, such as the empty string of a variable that is not set.
+
+    Args:
+        name: of the setting or argument, for the error.
+        path: what was found.
+        advice: what to do where it is of another type.
+
+    Raises:
+        ConfigError: it is of another type, or empty.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise ConfigError(f"{name}: expected a path, found a {type(path).__name__}. {advice}")
+    if path == "":
+        raise ConfigError(f"{name}: expected a path, found an empty string. The working directory is '.'.")
+
+
 def open_to_read(path: str | os.PathLike[str], most: int | None = None) -> BinaryIO:
     """Opens a regular file to read; a pipe or device would be waited for, or never end.
 

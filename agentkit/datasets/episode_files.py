@@ -30,7 +30,7 @@ from agentkit.datasets.episodes import ActionSpace, Episode, as_episodes, check_
 from agentkit.datasets.step_columns import split_steps
 from agentkit.datasets.transition_columns import TRANSITION_COLUMNS, are_transitions, split_transitions
 from agentkit.errors import AgentkitError, ConfigError, SpecError, missing_extra
-from agentkit.files import ArrayLimit, read_json, read_npz, refusing_unwritable
+from agentkit.files import ArrayLimit, check_path, read_json, read_npz, refusing_unwritable
 from agentkit.types import Nest
 
 _MAIN = "main_data.hdf5"
@@ -187,12 +187,9 @@ def lasting_path(name: str, path: Any) -> str:
         path: a string or a path.
 
     Raises:
-        ConfigError: it is something else.
+        ConfigError: it is something else, or empty.
     """
-    if not isinstance(path, str | pathlib.Path):
-        raise ConfigError(
-            f"{name}: expected a path, found a {type(path).__name__}. datasets.write_episodes makes a file of episodes."
-        )
+    check_path(name, path, "datasets.write_episodes makes a file of episodes.")
     if str(path).startswith(minari_sets.PREFIX):
         return str(path)
     if str(path).startswith(rlds_sets.PREFIX):

@@ -83,6 +83,25 @@ def test_arguments_that_are_true_or_false_are_checked(name):
         calls[name]()
 
 
+@pytest.mark.parametrize("cls", [ExperimentConfig, MultiAgentConfig, OfflineConfig])
+@pytest.mark.parametrize(("path", "found"), [("", "an empty string"), (3, "a int"), (b"x", "a bytes")])
+def test_a_run_directory_is_a_path(cls, path, found):
+    with pytest.raises(ConfigError, match=f"^run_directory: expected a path, found {found}"):
+        AND_AGENTS[cls](run_directory=path)
+
+
+def test_paths_of_runs_and_data_are_no_empty_words_and_no_experiments():
+    experiment = CONFIGS[ExperimentConfig]
+    for name in ("init_from", "data"):
+        with pytest.raises(ConfigError, match=f"^{name}: expected a path, found an empty string"):
+            experiment(**{name: ""})
+    for resume in (agentkit.resume, agentkit.resume_launch, agentkit.resume_offline):
+        with pytest.raises(ConfigError, match=r"found a ExperimentConfig.*run\(experiment, resume=True\)"):
+            resume(experiment())
+    with pytest.raises(ConfigError, match=r"^init_checkpoint='best' is of the run in init_from, found none"):
+        experiment(init_checkpoint="best")
+
+
 def test_there_are_numbers():
     assert len(NUMBERS) > 15 and (ExperimentConfig, "num_envs") in NUMBERS
 

@@ -159,7 +159,8 @@ def test_the_best_policy_is_begun_with(trained: Callable[[str], pathlib.Path], t
         (OFFLINE["iql"], {"init_checkpoint": 5}, "has no checkpoint of step 5. It has those of: 15, 30"),
         (OFFLINE["iql"], {"init_checkpoint": "last"}, "must be 'newest', 'best' or a step, found the string 'last'"),
         (OFFLINE["iql"], {}, r"learned from rewards times .*reward_scale\(scale="),
-        (OFFLINE["iql"], {"source": "/nowhere"}, "nowhere has no checkpoint yet"),
+        (OFFLINE["iql"], {"source": "/nowhere"}, r"init_from .*/nowhere is not a run folder: there is no such file or"),
+        (OFFLINE["iql"], {"source": "."}, "is not a run folder: it has no config.json"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_there_is_a_folder(

@@ -291,6 +291,10 @@ def test_what_is_no_policy_is_refused(pendulum, tmp_path):
     policy = agentkit.load(pendulum)
     with pytest.raises(ConfigError, match=r"end in \.npz"):
         policy.save(tmp_path / "policy.pkl")
+    with pytest.raises(ConfigError, match=r"no_folder/policy.npz cannot be written: there is no folder .*no_folder"):
+        policy.save(tmp_path / "no_folder" / "policy.npz")
+    with pytest.raises(ConfigError, match="path: expected a path, found a int"):
+        policy.save(3)
     policy.save(tmp_path / "policy.npz")
     whole = (tmp_path / "policy.npz").read_bytes()
     (tmp_path / "cut.npz").write_bytes(whole[: len(whole) // 2])

@@ -24,6 +24,7 @@ from agentkit.envs.workers import check_workers
 from agentkit.errors import ConfigError, OnNan, SaysWhatWasMeant, unknown_name
 from agentkit.experiment.config import callback_record, identity
 from agentkit.experiment.config.recipes import encode
+from agentkit.files import check_path
 from agentkit.loggers import Logger, RunInfo
 from agentkit.replay import Replay, Table
 from agentkit.wrappers.base import (
@@ -142,6 +143,13 @@ class ExperimentConfig(metaclass=SaysWhatWasMeant):
         refuse_wrong_order(self.agent, self.environment)
         check_is_agent(self.agent)
         check_ranges(self)
+        if self.run_directory is not None:
+            check_path("run_directory", self.run_directory, "None records nothing.")
+        if self.init_from is None and self.init_checkpoint != "newest":
+            raise ConfigError(
+                f"init_checkpoint={self.init_checkpoint!r} is of the run in init_from, found none. Give init_from, or "
+                "leave init_checkpoint out."
+            )
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if isinstance(value, np.integer):  # Which is no JSON.

@@ -24,6 +24,7 @@ from agentkit.experiment.config.recipes import check, encode
 from agentkit.experiment.policies.pool import Pool
 from agentkit.experiment.runs.config_json import damaged, read_record
 from agentkit.experiment.runs.record_check import check_record
+from agentkit.files import check_path
 from agentkit.loggers import Logger, RunInfo
 from agentkit.types import AgentId
 
@@ -129,6 +130,8 @@ class MultiAgentConfig(metaclass=SaysWhatWasMeant):
     def __post_init__(self) -> None:
         """Refuses impossible settings."""
         check_ranges(self)
+        if self.run_directory is not None:
+            check_path("run_directory", self.run_directory, "None records nothing.")
         choices = {"on_nan": get_args(OnNan), "count_steps_by": get_args(CountStepsBy), "replay": REPLAYS}
         for name, known in choices.items():
             if getattr(self, name) not in known:

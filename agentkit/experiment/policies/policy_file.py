@@ -12,7 +12,7 @@ import numpy as np
 
 from agentkit import nests, specs
 from agentkit.errors import ConfigError, SpecError
-from agentkit.files import MOST_JSON, open_new, read_npz
+from agentkit.files import MOST_JSON, check_path, open_new, read_npz
 from agentkit.specs import EnvironmentSpec
 from agentkit.types import Nest
 
@@ -51,9 +51,13 @@ def write_policy(
         extra: arrays for other readers, under names with a prefix and a slash; `read_policy` passes them over.
 
     Raises:
-        ConfigError: the name does not end in .npz, or a parameter is of a dtype that numpy cannot write.
+        ConfigError: the name does not end in .npz, its folder is not there, or a parameter is of a dtype that numpy
+            cannot write.
     """
+    check_path("path", path)
     path = pathlib.Path(path)
+    if not path.parent.is_dir():
+        raise ConfigError(f"{path} cannot be written: there is no folder {path.parent}. Make it first.")
     if path.suffix != ".npz":
         raise ConfigError(f"Expected the name of a policy file to end in .npz, found {str(path)!r}.")
     arrays = {name: np.asarray(leaf) for name, leaf in nests.flatten_to_paths(params).items()}

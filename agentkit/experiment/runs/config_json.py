@@ -18,7 +18,7 @@ from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.config.run_config import RunConfig
 from agentkit.experiment.runs.lock import unwritable
 from agentkit.experiment.runs.record_check import check_record
-from agentkit.files import read_json
+from agentkit.files import check_path, read_json
 from agentkit.version import __version__
 
 _PACKAGES = (
@@ -167,6 +167,7 @@ def read_record(directory: str | pathlib.Path) -> dict[str, Any]:
     Raises:
         ConfigError: there is none, or it is damaged.
     """
+    check_path("run folder", directory, "An experiment goes on by agentkit.run(experiment, resume=True).")
     path = pathlib.Path(directory) / "config.json"
     if not path.is_file() and (parts := learner_parts(directory)):
         raise ConfigError(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import pathlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.config.identity import describe_agent
 from agentkit.experiment.policies.agent_parts import AgentParts
 from agentkit.experiment.policies.restore_policy import find_checkpoint, placeholders, read_params
+from agentkit.experiment.runs.config_json import read_record
 from agentkit.learning import Update
 from agentkit.types import Nest
 from agentkit.wrappers.reward_scale import find_scale
@@ -82,6 +84,8 @@ def reward_scale_of(experiment: ExperimentConfig) -> float:
 def _find(experiment: ExperimentConfig) -> checkpoint.Checkpoint:
     assert experiment.init_from is not None, "its callers have seen it"
     try:
+        if not pathlib.Path(experiment.init_from, "checkpoints").is_dir():
+            read_record(experiment.init_from)  # Which says whether it is no run folder.
         return find_checkpoint(experiment.init_from, experiment.init_checkpoint)
     except (ConfigError, CheckpointError) as error:
         raise ConfigError(f"init_from (--init-from): {error}") from error
