@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 
+import numpy as np
 import pytest
 
 import agentkit
@@ -21,7 +22,7 @@ from agentkit.experiment.runs.config_json import write_config
 from agentkit.experiment.sweeps import seeds
 from agentkit.experiment.sweeps.job_process import run_job
 from agentkit.experiment.sweeps.jobs import OUTPUT_FILE, Outcome, read_outcome, read_progress, write_outcome
-from agentkit.experiment.sweeps.seeds import RunsFailedError, read_group, run_seeds
+from agentkit.experiment.sweeps.seeds import RunsFailedError, check_seeds, read_group, run_seeds
 from agentkit.loggers import read_csv
 from tests.experiment.own_callbacks import grow
 
@@ -166,11 +167,17 @@ def test_another_choice_of_the_best_policy_restarts_no_run_that_a_callback_has_e
 
 
 @pytest.mark.both_stacks
-@pytest.mark.parametrize("chosen", [[], [0, 0], [-1], [2**31], ["0"]])
+@pytest.mark.parametrize("chosen", [[], [0, 0], [-1], [2**31], ["0"], 2, None])
 def test_impossible_seeds_are_refused_before_there_is_a_folder(tmp_path, chosen):
     with pytest.raises(ConfigError, match="seed"):
         run_seeds(experiment(tmp_path / "group"), chosen)
     assert not (tmp_path / "group").exists()
+
+
+def test_seeds_may_be_an_array_and_a_count_is_told_its_range():
+    assert [(seed, type(seed)) for seed in check_seeds(np.arange(2))] == [(0, int), (1, int)]
+    with pytest.raises(ConfigError, match=r"seeds: expected a list of whole numbers, found 3. range\(3\) is 3 of them"):
+        check_seeds(3)
 
 
 @pytest.mark.both_stacks

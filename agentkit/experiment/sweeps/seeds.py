@@ -9,8 +9,10 @@ import dataclasses
 import pathlib
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, final
+
+import numpy as np
 
 from agentkit import checkpoint
 from agentkit.callbacks.best import KeepBest
@@ -90,7 +92,7 @@ class RunsFailedError(AgentkitError, RuntimeError):
 @says_what_was_meant
 def run_seeds(
     experiment: ExperimentConfig | MultiAgentConfig,
-    seeds: Sequence[int] = range(5),
+    seeds: Iterable[int] = range(5),
     jobs: int = 1,
     *,
     resume: bool = False,
@@ -145,15 +147,19 @@ def run_seeds(
     return results
 
 
-def check_seeds(seeds: Sequence[int]) -> list[int]:
-    """Returns the seeds as a list.
+def check_seeds(seeds: Any) -> list[int]:
+    """Returns the seeds as a list, those of numpy's types as Python's, which JSON can hold.
 
     Raises:
         ConfigError: there are none, too many, or one twice; each run's config checks the rest.
     """
+    if not isinstance(seeds, Iterable):
+        advice = f" range({seeds}) is {seeds} of them." if isinstance(seeds, int) and seeds > 0 else ""
+        raise ConfigError(f"seeds: expected a list of whole numbers, found {seeds!r:.80}.{advice}")
+    seeds = [int(seed) if isinstance(seed, np.integer) else seed for seed in seeds]
     if not 1 <= len(seeds) <= _MAX_SEEDS or len(set(seeds)) != len(seeds):
         raise ConfigError(f"seeds: expected 1 to {_MAX_SEEDS:,} different whole numbers, found {seeds!r:.80}.")
-    return list(seeds)
+    return seeds
 
 
 def read_group(
