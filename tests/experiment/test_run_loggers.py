@@ -126,6 +126,7 @@ def test_a_name_in_a_strangers_folder_imports_nothing(tmp_path, monkeypatch):
         ("tensorbord", UnknownNameError, "Did you mean 'tensorboard'"),
         ([3], ConfigError, r"functions RunInfo -> Logger, found 3"),
         ([lambda: None], ConfigError, r"functions RunInfo -> Logger"),
+        (None, ConfigError, "loggers: expected a list, found None"),
     ],
 )
 def test_what_is_no_logger_is_refused_when_the_config_is_made(tmp_path, wrong, error, message):
@@ -140,6 +141,12 @@ def test_what_cannot_log_is_refused_before_anything_is_made(tmp_path, monkeypatc
     with pytest.raises(MissingExtraError, match=r"agentkit-rl\[mlflow\]"):
         run(experiment(tmp_path / "run", loggers="mlflow"))
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("settings", [{"loggers": ["jsonl"]}, {"loggers": ["tensorboard"]}, {"tensorboard": True}])
+def test_a_log_in_files_needs_a_folder(settings):
+    with pytest.raises(ConfigError, match=r"loggers: \w+ writes files and needs a run folder. Give run_directory"):
+        run(experiment(None, **settings))
 
 
 def test_an_own_logger_whose_disk_is_full_ends_nothing_and_one_with_a_mistake_does(tmp_path, capsys):

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import inspect
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, get_args
 
 import numpy as np
@@ -323,9 +323,11 @@ def check_loggers(found: Any) -> tuple[Any, ...]:
     """Returns the loggers that a config was given, as a tuple.
 
     Raises:
-        ConfigError: one is neither a name, nor a `Logger`, nor a function of one argument.
+        ConfigError: one is neither a name, nor a `Logger`, nor a function of one argument; or they are no list.
         UnknownNameError: there is no logger of that name.
     """
+    if not isinstance(found, Iterable | Logger) and not callable(found):
+        raise ConfigError(f"loggers: expected a list, found {found!r:.80}. () is for CSV alone.")
     given = (found,) if isinstance(found, str | Logger) or callable(found) else tuple(found)
     for logger in given:
         if isinstance(logger, str):

@@ -89,8 +89,9 @@ class RunLoggers:
         self._on_drop = on_drop
         self._info = _describe(experiment, node, resume_step)
         self._names = _names(experiment)
-        if "jsonl" in self._names and self._info.directory is None:
-            raise ConfigError("loggers: jsonl writes files and needs a run folder. Give run_directory.")
+        for name in ("jsonl", "tensorboard"):
+            if name in self._names and self._info.directory is None:
+                raise ConfigError(f"loggers: {name} writes files and needs a run folder. Give run_directory.")
         self._shared: list[loggers.Logger] = []
         self._logs: dict[str, loggers.Logger] = {}
         self._stack = contextlib.ExitStack()
