@@ -156,7 +156,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def says_what_was_meant(function: Function) -> Function:
-    """Makes the error of an argument that the function does not have name the one that was meant."""
+    """Makes the error of arguments that the function does not have name what was meant."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -164,7 +164,7 @@ def says_what_was_meant(function: Function) -> Function:
             return function(*args, **kwargs)
         except TypeError as error:
             if _is_of_the_call(error):
-                _refuse_arguments(function, kwargs)
+                _refuse_arguments(function, args, kwargs)
             raise
 
     return cast(Function, call)
@@ -205,7 +205,7 @@ class SaysWhatWasMeant(type):
                 return super().__call__(*args, **kwargs)
             except TypeError as error:
                 if _is_of_the_call(error):
-                    _refuse_arguments(cls, kwargs)
+                    _refuse_arguments(cls, args, kwargs)
                 raise
 
     @property
@@ -220,8 +220,12 @@ def _is_of_the_call(error: TypeError) -> bool:
     return error.__traceback__ is not None and error.__traceback__.tb_next is None
 
 
-def _refuse_arguments(called: Callable[..., Any], given: Mapping[str, Any]) -> None:
-    """Raises an error for the first argument that there is not, where one is the reason."""
+_TAKEN_ELSEWHERE = {"agentkit.run": " agentkit.train takes an agent, an environment and steps."}
+"""What takes the arguments that somebody gives a function in the wrong form, by the function's name."""
+
+
+def _refuse_arguments(called: Callable[..., Any], args: Collection[Any], given: Mapping[str, Any]) -> None:
+    """Raises an error for the first argument that there is not, or for too many, where that is the reason."""
     parameters = inspect.signature(called).parameters
     package, _, module = called.__module__.rpartition(".")
     of_agent = package == "agentkit.agents"
@@ -236,3 +240,12 @@ def _refuse_arguments(called: Callable[..., Any], given: Mapping[str, Any]) -> N
             raise ConfigError(f"{name} is a setting. Give: {label}({module}.Config({setting}=...)).")
         if not takes_any:
             raise unknown_name(f"argument of {label}", name, parameters)
+    in_order = [
+        parameter.name for parameter in parameters.values() if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+    ]
+    if len(args) > len(in_order):
+        by_name = ", ".join(name for name in parameters if name not in in_order)
+        raise ConfigError(
+            f"{label}: expected at most {len(in_order)} without a name ({', '.join(in_order)}), found {len(args)}."
+            f"{f' By name it takes {by_name}.' if by_name else ''}{_TAKEN_ELSEWHERE.get(label, '')}"
+        )

@@ -70,6 +70,7 @@ from agentkit.types import TableInfo
 from agentkit.variables import VariableClient, VariableStore
 
 
+@says_what_was_meant
 def run(
     experiment: ExperimentConfig | MultiAgentConfig,
     *,
@@ -183,7 +184,8 @@ def resume(
         run_directory: the folder.
         profile: see `run`.
         callbacks: instead of the run's own, which are made again where this is None.
-        **changes: see `read_config`: `imports`, or fields to replace, e.g. ``num_steps=200_000``.
+        **changes: see `read_config`: `imports`, or fields to replace, e.g. ``num_steps=200_000``. The agent's settings
+            stay.
     """
     with switched(run_directory, "train", changes.get("replay")):
         several = is_of_several_agents(run_directory)

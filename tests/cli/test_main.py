@@ -148,7 +148,7 @@ sys.exit(main(["train", "dqn", "--env", "broken:catch", "--steps", "1000", *WORD
     assert process.returncode == 1
     assert "RuntimeError: the simulator broke" in err and ", in step\n" in err
     assert ("Traceback" in err) == ("environment_loop.py" in err) == debug
-    assert ("agentkit: an error in your code:" in err and "To see all: --debug" in err) == (not debug)
+    assert ("agentkit: an error in your code:" in err and "To see all: AGENTKIT_DEBUG=1" in err) == (not debug)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from agentkit.experiment import read_config
 from agentkit.experiment.config import preset_table
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.config.preset_table import Falling, Preset
+from agentkit.experiment.runs.config_json import write_config
 from agentkit.experiment.train_by_name import plan
 from agentkit.wrappers import ClipReward
 from agentkit.wrappers.step_limit import StepLimit
@@ -232,6 +233,13 @@ def test_a_run_of_a_class_names_it(tmp_path):
 def test_what_is_refused(settings, error, message, catch_preset):
     with pytest.raises(error, match=message):
         agentkit.train("dqn", "agentkit:catch", 20, **settings)
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "lr"])
+def test_a_resumed_run_keeps_its_agents_settings(name, tmp_path):
+    write_config(ExperimentConfig(dqn.make_agent(), "agentkit:catch", 10), tmp_path)
+    with pytest.raises(ConfigError, match=rf"^{name}: a run keeps the settings of its .* init_from='{tmp_path}'"):
+        agentkit.resume(tmp_path, **{name: 0.5})
 
 
 def test_a_run_is_of_an_experiment():

@@ -97,6 +97,23 @@ MEANT = {
     ),
     "path": (lambda: agentkit.load(run="x"), "run: agentkit.load calls it 'path'"),
     "run_directory": (lambda: agentkit.resume(path="x"), "path: agentkit.resume calls it 'run_directory'"),
+    "too many of run": (
+        lambda: agentkit.run(dqn.make_agent(), TRAIN, 100),
+        r"agentkit.run: expected at most 1 without a name \(experiment\), found 3. By name it takes resume, .*"
+        "agentkit.train takes an agent, an environment and steps",
+    ),
+    "too many of resume": (
+        lambda: agentkit.resume("x", 200),
+        "expected at most 1 .*, found 2. By name it takes profile",
+    ),
+    "run": (lambda: agentkit.run(None, resum=True), "Unknown argument of agentkit.run 'resum'. Did you mean 'resume'"),
+    "sample": (lambda: agentkit.sample("x", n_steps=5), r"Unknown argument .*'n_steps'. Did you mean 'num_steps'\?"),
+    "a sampler's": (lambda: agentkit.Sampler("x", n_envs=5), "n_envs: agentkit.sample calls it 'num_envs'"),
+    "a class of settings": (
+        lambda: dqn.make_agent(dqn.Config),
+        r"config: expected the settings of dqn, .* the class agentkit.agents.dqn.Config itself. .*dqn.Config\(...\)",
+    ),
+    "settings as a dictionary": (lambda: dqn.make_agent({"n_step": 1}), "found a dict: {'n_step': 1}. Make them with"),
     "networks": (
         lambda: dqn.make_agent(make_networks=networks_of_the_spec),
         r"make_networks: expected a function \(environment_spec, config\), found networks_of_the_spec\("

@@ -389,8 +389,11 @@ def check_config(config: object, expected: type) -> None:
         ConfigError: `config` is no `expected`.
     """
     if not isinstance(config, expected):
-        home, found = expected.__module__, type(config)
+        home = expected.__module__
+        name, found = home.rpartition(".")[2], f"a {type(config).__qualname__}: {config!r:.80}"
+        if isinstance(config, type):
+            found = f"the class {config.__module__}.{config.__qualname__} itself"
         raise ConfigError(
-            f"Expected the settings of {home.rpartition('.')[2]}, a {home}.{expected.__qualname__}, found a "
-            f"{found.__module__}.{found.__qualname__}. Make one with {home.rpartition('.')[2]}.Config(...)."
+            f"config: expected the settings of {name}, {home}.{expected.__qualname__}(...), found {found}. Make them "
+            f"with {name}.Config(...)."
         )

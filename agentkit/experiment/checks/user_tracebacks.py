@@ -12,7 +12,7 @@ from agentkit.errors import AgentkitError, ConfigError, SpecError
 
 _OWN = str(pathlib.Path(__file__).parents[2])
 _LIBRARY = tuple(str(pathlib.Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "platstdlib"))
-_ADVICE = "Frames of agentkit and of libraries are left out. To see all: --debug, or AGENTKIT_DEBUG=1."
+_ADVICE = "Frames of agentkit and of libraries are left out. To see all: AGENTKIT_DEBUG=1, or a command's --debug."
 
 
 def shorten(error: Exception) -> Exception:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import pathlib
+from collections.abc import Collection
 from typing import Any, Literal, Self, final, get_args
 
 import numpy as np
 
-from agentkit.errors import ConfigError, SaysWhatWasMeant, accepts_old_words, says_what_was_meant, unknown_name
+from agentkit.errors import (
+    ConfigError,
+    SaysWhatWasMeant,
+    accepts_old_words,
+    our_name,
+    says_what_was_meant,
+    unknown_name,
+)
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.evaluation.remote_sampler import Channel, RemoteSampler
 from agentkit.experiment.evaluation.samples import Samples
@@ -66,6 +76,7 @@ class Sampler(metaclass=SaysWhatWasMeant):
         """
         if where not in get_args(Where):
             raise unknown_name("place of a sampler", str(where), get_args(Where))
+        _check_settings(options)
         if environment is not None:
             options["environment"] = environment
         settings: dict[str, Any] = {"num_envs": num_envs, "seed": seed, "explore": explore}
@@ -143,6 +154,7 @@ def sample(
         CheckpointError: the run has no readable checkpoint.
         SpecError: the environment is not one that the policy was made for.
     """
+    _check_settings(settings)
     _check_number(num_steps, num_episodes)
     with Sampler(source, **settings) as sampler:
         return sampler.sample(num_steps=num_steps, num_episodes=num_episodes)
@@ -156,6 +168,16 @@ def _make_channel(where: Where) -> Channel:
     from agentkit.experiment.evaluation.sampler_ray import RayChannel
 
     return RayChannel()
+
+
+def _check_settings(settings: Collection[str]) -> None:
+    """Refuses names that neither a `Sampler` nor an experiment has, before numbers that are missing for them."""
+    known = {*inspect.signature(Sampler).parameters, "num_steps", "num_episodes", "imports"} - {"source", "options"}
+    known |= {field.name for field in dataclasses.fields(ExperimentConfig)} - {"run_directory"}
+    for name in sorted(set(settings) - known):
+        if (ours := our_name(name, known)) is not None:
+            raise ConfigError(f"{name}: agentkit.sample calls it {ours!r}.")
+        raise unknown_name("argument of agentkit.sample", name, known)
 
 
 def _check_number(num_steps: int | None, num_episodes: int | None) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from agentkit import checkpoint
 from agentkit.agents.common.ranges import check_bool
-from agentkit.errors import AgentkitError, ConfigError
+from agentkit.errors import AgentkitError, ConfigError, our_name
 from agentkit.experiment.config import identity
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.config.run_config import RunConfig
@@ -212,6 +212,8 @@ def experiment_from_record(
             f"{run_directory} is a run of several agents, and this is for runs of one. See docs/several_agents.md: "
             "'agentkit evaluate', 'agentkit train --resume', agentkit.load(run, policy=...) and Frozen take it."
         )
+    for name in changes:
+        _refuse_setting(name, record, run_directory)
     wanted: tuple[str, ...] = ()
     if "agent" not in changes:
         wanted += identity.AGENT_PARTS
@@ -248,3 +250,16 @@ def experiment_from_record(
     saved = {name: record[name] for name in wanted if name in record}
     identity.warn_of_changes(saved, experiment.describe(), run_directory)
     return experiment
+
+
+def _refuse_setting(name: str, record: dict[str, Any], run_directory: str | pathlib.Path) -> None:
+    """Refuses to change a setting of a run's agent, by its name or by another library's."""
+    if name in {field.name for field in dataclasses.fields(ExperimentConfig)}:
+        return
+    settings = record.get("agent_config")
+    known: dict[str, Any] = settings if isinstance(settings, dict) else {}
+    if name in known or our_name(name, known) is not None:
+        raise ConfigError(
+            f"{name}: a run keeps the settings of its agent. Begin a new one with other settings and what this one has "
+            f"learned: init_from={str(run_directory)!r}."
+        )
