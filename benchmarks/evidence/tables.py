@@ -60,8 +60,8 @@ def write(records: Iterable[Record], docs: pathlib.Path = DOCS) -> None:
             found = [group for group in groups if group[0].run.task == task]
             lines = {task: {label: {EVALUATION: _band(group)} for label, group in _labelled(found)}}
             axis = "updates" if found[0][0].run.data else "steps"
-            given = {"steps": "environment steps", "middle": "mean", "band": "range"}
-            draw_curves(lines, docs / picture(page, task), axis=axis, **given)
+            steps = {task: "environment steps"}
+            draw_curves(lines, docs / picture(page, task), axis=axis, steps=steps, middle="mean", band="range")
 
 
 def picture(page: str, task: str) -> str:

@@ -283,7 +283,7 @@ def test_a_folder_that_was_pushed_is_loaded_and_what_is_there_says_what_it_is(pe
     assert repr(result) == said
     with pytest.raises(ConfigError, match=r"found a Result. Its policies are its policy and best_policy"):
         agentkit.load(result)
-    with pytest.raises(UnknownNameError, match=r"evaluate 'episodes'\. Did you mean 'num_episodes'"):
+    with pytest.raises(ConfigError, match=r"episodes: agentkit\.evaluate calls it 'num_episodes'"):
         agentkit.evaluate(pendulum, episodes=3)
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import copy
 import pathlib
-import tempfile
 from collections.abc import Mapping
 from typing import Any, NamedTuple, final
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import tree
 
@@ -18,10 +16,9 @@ from agentkit.agents.common.agent import Agent
 from agentkit.child import check_not_forked
 from agentkit.errors import ConfigError, SpecError, says_what_was_meant
 from agentkit.experiment.config.experiment_config import ExperimentConfig
-from agentkit.experiment.config.trust import UntrustedCodeError
 from agentkit.experiment.policies.acting import ActingState, ActsByActor, ActsByPolicy
 from agentkit.experiment.policies.own_actor import OwnActing
-from agentkit.experiment.policies.policy_file import POLICY_FILE, PolicyFile, write_policy
+from agentkit.experiment.policies.policy_file import PolicyFile, write_policy
 from agentkit.specs import fit, from_own_terms, in_own_terms, in_words
 from agentkit.types import Nest
 from agentkit.wrappers.canonical_actions import to_bounds
@@ -57,21 +54,6 @@ def _read_beginnings(episode_start: Any, batch_size: int | None) -> np.ndarray:
             f"{list(found.shape)}."
         )
     return found
-
-
-def _from_file(content: bytes, explore: bool, key: np.ndarray) -> LoadedPolicy:
-    """Returns the policy of a policy file's content; who unpickles trusts its code."""
-    from agentkit.experiment.policies.loading import load_one_agent
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder) / POLICY_FILE
-        path.write_bytes(content)
-        try:
-            policy = load_one_agent(path, explore=explore)
-        except UntrustedCodeError as error:
-            policy = load_one_agent(path, explore=explore, imports=error.packages)
-    policy._acts.key = jnp.asarray(key)
-    return policy
 
 
 OTHER_WORDS_TO_ACT = ("act", "action", "compute_action", "compute_single_action", "get_action", "predict")
@@ -201,21 +183,19 @@ class LoadedPolicy:
             )
         return action
 
-    def __reduce__(self) -> Any:
-        """Pickles as a policy file, which does not say what run it is of; it goes on with the same random numbers.
+    @property
+    def key(self) -> jax.Array:
+        """Returns the PRNG key ``uint32[2]`` of the episodes that begin next."""
+        return self._acts.key
 
-        Raises:
-            ConfigError: as `save`.
-        """
-        with tempfile.TemporaryDirectory() as folder:
-            path = pathlib.Path(folder) / POLICY_FILE
-            self.save(path)
-            return _from_file, (path.read_bytes(), self.explore, np.asarray(self._acts.key))
+    @key.setter
+    def key(self, key: jax.Array) -> None:
+        self._acts.key = key
 
     def __copy__(self) -> LoadedPolicy:
         """Returns another that goes on with the same random numbers; parameters are never written to."""
         copied = LoadedPolicy(self.agent, self.acting, self.arrays, self._file, 0, self.explore, self.origin)
-        copied._acts.key = self._acts.key
+        copied.key = self.key
         return copied
 
     def __deepcopy__(self, memo: Any) -> LoadedPolicy:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import dataclasses
 import functools
 import pathlib
+import tempfile
 from collections.abc import Sequence
 from typing import Any, final
+
+import jax.numpy as jnp
+import numpy as np
 
 from agentkit.actors.policy import Policy
 from agentkit.agents.common.agent import Agent
@@ -15,6 +20,7 @@ from agentkit.checkpoint import Checkpoint
 from agentkit.errors import ConfigError
 from agentkit.experiment.config import identity
 from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.experiment.config.trust import UntrustedCodeError
 from agentkit.experiment.policies.loaded_policy import LoadedPolicy, Origin
 from agentkit.experiment.policies.own_actor import OwnActing
 from agentkit.experiment.policies.policy_file import POLICY_FILE, PolicyFile, read_policy
@@ -148,3 +154,30 @@ def _load_file(
     update = agent.make_update(networks)
     params = read_params(update, arrays, f"The policy file {path}")
     return LoadedPolicy(agent, agent.make_policy(networks, evaluation=not explore), params, file, seed, explore)
+
+
+def _pickled(policy: LoadedPolicy) -> tuple[Any, ...]:
+    """Returns what a policy is pickled as: its file, which does not say what run it is of, and its random numbers.
+
+    Raises:
+        ConfigError: as `LoadedPolicy.save`.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / POLICY_FILE
+        policy.save(path)
+        return _unpickled, (path.read_bytes(), policy.explore, np.asarray(policy.key))
+
+
+def _unpickled(content: bytes, explore: bool, key: np.ndarray) -> LoadedPolicy:
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / POLICY_FILE
+        path.write_bytes(content)
+        try:
+            policy = load_one_agent(path, explore=explore)
+        except UntrustedCodeError as error:  # Who unpickles trusts the code that is named there.
+            policy = load_one_agent(path, explore=explore, imports=error.packages)
+    policy.key = jnp.asarray(key)
+    return policy
+
+
+copyreg.pickle(LoadedPolicy, _pickled)  # Not a method of it: to read the file again is what this module is for.
