@@ -54,8 +54,8 @@ SMALL = ("hidden_sizes=64,64", "batch_size=64", "num_random_steps=1_000")
 CASES = (
     Case("dqn", *CARTPOLE, 4, 40_000, VALUES),
     Case("c51", *CARTPOLE, 4, 40_000, (*VALUES, "vmin=0", "vmax=200")),
-    Case("sac", "gymnasium:Pendulum-v1", "gymnax:Pendulum-v1", 4, 16_000, SMALL),
-    Case("td3", "gymnasium:Pendulum-v1", "gymnax:Pendulum-v1", 4, 16_000, SMALL),
+    Case("sac", "agentkit:point_mass", "jax:point_mass", 4, 8_000, SMALL),
+    Case("td3", "agentkit:point_mass", "jax:point_mass", 4, 8_000, SMALL),
     Case("ppo", *CARTPOLE, 8, 100_000),
     Case("impala", *CARTPOLE, 8, 200_000),
     Case(
