@@ -243,9 +243,11 @@ def _refuse_arguments(called: Callable[..., Any], args: Collection[Any], given: 
     in_order = [
         parameter.name for parameter in parameters.values() if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
     ]
-    if len(args) > len(in_order):
+    if (num_given := len(args)) > len(in_order):
         by_name = ", ".join(name for name in parameters if name not in in_order)
+        if in_order[:1] == ["self"]:
+            in_order, num_given = in_order[1:], num_given - 1
         raise ConfigError(
-            f"{label}: expected at most {len(in_order)} without a name ({', '.join(in_order)}), found {len(args)}."
+            f"{label}: expected at most {len(in_order)} without a name ({', '.join(in_order)}), found {num_given}."
             f"{f' By name it takes {by_name}.' if by_name else ''}{_TAKEN_ELSEWHERE.get(label, '')}"
         )

@@ -175,7 +175,7 @@ def check_callbacks(callbacks: Iterable[Any]) -> tuple[Callback, ...]:
         for name in dir(callback):
             if name.startswith("on_") and name not in EVENTS:
                 raise unknown_name(f"event of {type(callback).__name__}", name, EVENTS)
-        if not any(has(callback, method) for method in (*EVENTS, "wrap", "check")):
+        if not any(has(callback, method) for method in (*EVENTS, "wrap", "check", "save")):
             private = [name for name in dir(callback) if name.lstrip("_") in EVENTS and name not in EVENTS]
             instead = f" Write {private[0].lstrip('_')} in the place of {private[0]}." if private else ""
             raise ConfigError(

@@ -82,10 +82,6 @@ MEANT = {
         lambda: dataclasses.replace(with_rnd(dqn.make_agent()), config=dqn.Config(learning_rate=0.5)),
         "config: expected",
     ),
-    "settings of own boxes": (
-        lambda: dataclasses.replace(own_boxes(dqn.Config()), config=dqn.Config(n_step=1)),
-        "config: expected",
-    ),
     "a misspelt setting": (
         lambda: sac.Config(learning_rat=1.0),
         r"Unknown argument of sac.Config .* 'learning_rate'\?",

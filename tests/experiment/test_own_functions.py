@@ -12,9 +12,11 @@ import pytest
 from agentkit import actors
 from agentkit.agents import Transitions, dqn, ppo, registry, sac, td3
 from agentkit.agents.addons import with_rnd
+from agentkit.agents.common.experience_wrappers import WithRateLimiter
 from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment import ExperimentConfig, run
 from agentkit.experiment.checks.agent_fits import check_fit
+from agentkit.replay import MinSize
 from tests.experiment.test_own_networks import spec_for
 
 PPO = ppo.make_agent(ppo.Config(segment_length=16, num_minibatches=2))
@@ -142,6 +144,11 @@ def test_an_experience_of_the_same_data_costs_no_trace(monkeypatch: pytest.Monke
     monkeypatch.setattr("agentkit.experiment.checks.agent_fits.check_works", None)
     longer = dataclasses.replace(PPO, experience=ppo.make_agent(ppo.Config(segment_length=8)).experience)
     check_fit(ExperimentConfig(longer, "agentkit:catch", 10), spec_for("ppo"))
+    # Of minibatches that a single environment's segments do not make.
+    many = ppo.make_agent(ppo.Config(core_size=4, num_minibatches=4))
+    limited = dataclasses.replace(many, experience=WithRateLimiter(many.with_num_envs(8).experience, MinSize(1)))
+    for agent in (many, limited):
+        check_fit(ExperimentConfig(agent, "agentkit:catch", 10, num_envs=8), spec_for("ppo"))
 
 
 @pytest.mark.parametrize("name", registry.names())

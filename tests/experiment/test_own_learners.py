@@ -69,7 +69,7 @@ def run(learner: Any, several: bool, **parts: Any) -> agentkit.Result:
 @pytest.mark.parametrize(
     ("learner", "parts", "message"),
     [
-        (Idle, {}, r"make_learner: expected .* drew none in 100 steps .* Begin step\(\) with next\(parts.dataset\)"),
+        (Idle, {}, r"make_learner: expected .* drew none in 10,000 steps .* Begin step\(\) with next\(parts.dataset\)"),
         (Greedy, {}, r"Table 'transitions': expected a draw when .* Draw one batch in each step\(\)"),
         (
             Learner,
@@ -100,5 +100,15 @@ def test_a_metric_that_is_no_number_is_named(metrics: Any, message: str) -> None
         run(Measured, several=False)
 
 
-def test_a_learner_may_go_over_a_batch_several_times() -> None:
-    assert run(Learner, several=False).updates > 20
+class Passes(Learner):
+    """Goes over a batch in as many steps as PPO of 10 epochs with 32 minibatches does."""
+
+    def step(self) -> None:
+        self.num_steps += 1
+        if self.num_steps % 320 == 1:
+            next(self.dataset)
+
+
+@pytest.mark.parametrize("learner", [Learner, Passes])
+def test_a_learner_may_go_over_a_batch_several_times(learner: Any) -> None:
+    assert run(learner, several=False).updates > 20

@@ -169,9 +169,7 @@ class Agent(Generic[Networks], metaclass=SaysWhatWasMeant):
     def _check_config(self) -> None:
         """Refuses settings that would be written down, and that no part is bound to."""
         parts = (self.make_networks, self.make_policy, self.make_update)
-        bound = [config for part in parts for config in _bound_settings(part)]
-        if self.make_learner is not None or not bound:  # No update learns, and experience is what has the settings.
-            bound = [self.experience.config] if hasattr(self.experience, "config") else []
+        bound = [config for part in parts for config in _bound_settings(part)]  # None where all are the user's own.
         own = type(self.config)
         # Settings of a class of the user's own may hold those that the parts are bound to.
         of_agentkit = own.__module__.startswith("agentkit.agents.")
@@ -275,9 +273,9 @@ def _bound_settings(function: Any) -> list[Any]:
     """Returns the settings that a part is bound to, or what an add-on has put itself around."""
     if isinstance(function, Configured | UpdateOfLoss):
         return [function.config]
-    if not dataclasses.is_dataclass(function):
+    if isinstance(function, type) or not dataclasses.is_dataclass(function):
         return []
-    inside = [getattr(function, field.name) for field in dataclasses.fields(function)]
+    inside = [getattr(function, field.name, None) for field in dataclasses.fields(function)]
     return [config for part in inside for config in _bound_settings(part)]
 
 

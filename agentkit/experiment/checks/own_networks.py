@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -116,7 +117,7 @@ def check_works(
         if output.priorities is not None and output.priorities.shape != (size,):
             raise SpecError(f"priorities have the shape {list(output.priorities.shape)}, not [{size}]")
         for name, metric in output.metrics.items() if agent.batch_plan.num_updates == 1 else ():  # Else it is averaged.
-            if _shapes(metric) != []:
+            if not isinstance(shape := _shapes(metric), list) or math.prod(shape) != 1:
                 raise SpecError(f"the metric {name!r} has the shape {_shapes(metric)}, not []: take its mean")
 
     def act(evaluation: bool) -> None:

@@ -23,9 +23,9 @@ from agentkit.variables import VariableStore
 
 _ARGUMENTS = (
     "agent", "checkpoint", "environment", "environment_settings", "evaluation_max_steps", "evaluation_samples",
-    "imports", "num_episodes", "on_nan", "replay", "seed", "video", "wrappers",
+    "imports", "num_envs", "num_episodes", "on_nan", "ready", "replay", "seed", "video", "workers", "wrappers",
 )  # fmt: skip
-"""What an evaluation depends on; `replay` only to make the experiment of a run again whose own one cannot be named."""
+"""What an evaluation depends on, or what the experiment of a run must be made again with in another environment."""
 
 
 def check_options(options: Collection[str]) -> None:
@@ -95,7 +95,8 @@ def find_judged(
     """
     if isinstance(run, Result):
         assert run.policies is not None, "every run gives them"
-        run = run.policy if checkpoint == "newest" else run.policies.experiment
+        plays_so = checkpoint == "newest" and not options.get("evaluation_samples")
+        run = run.policy if plays_so else run.policies.experiment
     if isinstance(run, LoadedPolicy):
         if checkpoint != "newest":
             raise ConfigError(f"A policy has no checkpoints: leave out {checkpoint=}.")

@@ -106,7 +106,7 @@ class LoadedPolicy:
         self.observation_spec = in_own_terms(self.agent_observation_spec)
         self.action_spec = in_own_terms(file.own_actions)
         self.agent_action_spec = file.environment_spec.actions
-        self._file = file
+        self._file, self._seed = file, seed
         self._acts: ActsByPolicy | ActsByActor
         if isinstance(acting, OwnActing):
             self._acts = ActsByActor(acting, params, file.environment_spec, seed)
@@ -193,8 +193,8 @@ class LoadedPolicy:
         self._acts.key = key
 
     def __copy__(self) -> LoadedPolicy:
-        """Returns another that goes on with the same random numbers; parameters are never written to."""
-        copied = LoadedPolicy(self.agent, self.acting, self.arrays, self._file, 0, self.explore, self.origin)
+        """Returns another that goes on with the same random numbers; an actor of one's own begins anew."""
+        copied = LoadedPolicy(self.agent, self.acting, self.arrays, self._file, self._seed, self.explore, self.origin)
         copied.key = self.key
         return copied
 

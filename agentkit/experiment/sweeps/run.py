@@ -143,10 +143,15 @@ def run_sweep(
     return SweepResult(records, plan.total(), interrupted)
 
 
+_TRIED_TRIALS = 100
+
+
 def _check_evaluates(plan: SweepPlan) -> None:
-    """Refuses, before there is a folder, what no value of a setting mends; of the others, their trials say so."""
+    """Refuses, before there is a folder, a sweep in which no run is evaluated; of some runs, their trials say so."""
     refusals = []
-    for values in (plan.first_values(), plan.last_values()):
+    ends = [plan.first_values(), plan.last_values()]
+    tried = ends if plan.method == "tpe" else plan.trials()[:_TRIED_TRIALS]
+    for values in tried:
         try:
             experiment = plan.make_experiment(values)
         except AgentkitError:  # They are impossible together.
@@ -155,7 +160,7 @@ def _check_evaluates(plan: SweepPlan) -> None:
             check_evaluates_before_its_end(experiment, "run_sweep")
         except ConfigError as error:
             refusals.append(error)
-    if len(refusals) == 2:
+    if len(refusals) == len(tried):
         raise refusals[0]
 
 

@@ -14,7 +14,7 @@ from agentkit.experiment.training.own_learner import OwnLearner
 from agentkit.learning import Learner
 from agentkit.replay import InProcessReplay, Replay, Table
 
-MOST_WITHOUT_A_BATCH = 100
+MOST_WITHOUT_A_BATCH = 10_000
 """Steps in a row, where one is due: a learner may go over a batch several times."""
 
 
@@ -72,5 +72,5 @@ def learn_what_is_due(learner: Learner | OwnLearner, dataset: _Due) -> None:
         if num_without == MOST_WITHOUT_A_BATCH:
             raise ConfigError(
                 f"make_learner: expected a learner whose step() draws a batch, found one that drew none in "
-                f"{num_without} steps in a row while one was due. Begin step() with next(parts.dataset)."
+                f"{num_without:,} steps in a row while one was due. Begin step() with next(parts.dataset)."
             )
