@@ -107,7 +107,7 @@ def as_of_one_process(
     callbacks = _of_all_nodes(found.state.get("callbacks", {}), hooks)
     state = {
         **found.state,
-        "counter": {"counts": {"steps": found.step, "episodes": int(found.state["totals"].get("episodes", 0))}},
+        "counter": {"counts": {"steps": found.step, "episodes": int(found.state.get("totals", {}).get("episodes", 0))}},
         "callbacks": callbacks,
         "steps_of_others": int(found.state.get("num_agent_steps", found.step)) - start.num_steps,
     }
