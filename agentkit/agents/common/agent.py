@@ -168,7 +168,8 @@ class Agent(Generic[Networks], metaclass=SaysWhatWasMeant):
 
     def _check_config(self) -> None:
         """Refuses settings that would be written down, and that no part is bound to."""
-        parts = (self.make_networks, self.make_policy, self.make_update)
+        parts = [self.make_networks, self.make_policy]
+        parts += [self.make_update] if self.make_learner is None else []  # Else no update learns, which is told later.
         bound = [config for part in parts for config in _bound_settings(part)]  # None where all are the user's own.
         own = type(self.config)
         # Settings of a class of the user's own may hold those that the parts are bound to.

@@ -150,8 +150,8 @@ def _check_action(action: Nest, spec: Nest, num_envs: int | None, name: str) -> 
     if not fits:
         expected = tree.map_structure(lambda leaf: f"{leaf.dtype}{[*leading, *leaf.shape]}", spec)
         raise SpecError(
-            f"make_actor: expected an action {expected} of {name}.select_action, found {action!r:.80}. Return "
-            "arrays of numbers of these shapes, such as np.int32(1) for one choice."
+            f"make_actor: expected an action {expected} of {name}.select_action, found {action!r:.80}. Return e.g. "
+            "np.int32(1) for one choice."
         )
 
 
