@@ -18,8 +18,8 @@ import subprocess
 import sys
 
 from cores import run_on_cores
+from learning import judge
 
-EVALUATION_EPISODES = 20
 SEEDS = (0, 1, 2)
 WHERE = ("host", "device")
 
@@ -100,10 +100,7 @@ def run_job(job: Job, out: pathlib.Path, prefix: list[str]) -> None:
     command = [*prefix, sys.executable, "-m", "agentkit.cli", *job.command(directory)]
     with open(directory.parent / f"seed{job.seed}.log", "ab") as log:
         subprocess.run(command, check=True, stdout=log, stderr=log)
-        script = f"import json, sys, agentkit as a; print(json.dumps(a.evaluate(sys.argv[1], {EVALUATION_EPISODES})))"
-        judge = [*prefix, sys.executable, "-c", script, str(directory)]
-        done = subprocess.run(judge, check=True, stdout=subprocess.PIPE, stderr=log)
-    returns = json.loads(done.stdout.splitlines()[-1])["episode_return"]
+        returns = judge(directory, prefix, log)["episode_return"]
     shown = " ".join(["agentkit", *job.command(pathlib.Path("RUN"))])
     (directory / "result.json").write_text(json.dumps({"mean": sum(returns) / len(returns), "command": shown}))
     print(f"{job}: {sum(returns) / len(returns):.2f}", flush=True)

@@ -173,17 +173,7 @@ def run_job(job: Job, out: pathlib.Path, prefix: list[str]) -> None:
     with open(out / f"{directory.parent.name}-{job.seed}.log", "ab") as log:
         train([[*agentkit, *command] for command in commands], directory, log)
         seconds = time.time() - started
-        script = (
-            "import json, sys, agentkit.experiment as e;"
-            f"print(json.dumps(e.evaluate(sys.argv[1], {EVALUATION_EPISODES})))"
-        )
-        done = subprocess.run(
-            [*prefix, sys.executable, "-c", script, str(directory)],
-            check=True,
-            stdout=subprocess.PIPE,
-            stderr=log,
-        )
-    values = json.loads(done.stdout.splitlines()[-1])
+        values = judge(directory, prefix, log)
     values |= {"seconds": seconds, "command": " & ".join("agentkit " + " ".join(command) for command in commands)}
     result.write_text(json.dumps(values))
     mean = sum(values["episode_return"]) / EVALUATION_EPISODES
@@ -191,6 +181,16 @@ def run_job(job: Job, out: pathlib.Path, prefix: list[str]) -> None:
         f"{directory.parent.name} seed {job.seed}: {mean:.1f} (expected {job.case.expected}) in {seconds:.0f} s",
         flush=True,
     )
+
+
+def judge(directory: pathlib.Path, prefix: list[str], log: IO[bytes]) -> dict:
+    """Returns what `evaluate` says of a run's last checkpoint, in a process of its own after `prefix`."""
+    script = (
+        f"import json, sys, agentkit.experiment as e;print(json.dumps(e.evaluate(sys.argv[1], {EVALUATION_EPISODES})))"
+    )
+    command = [*prefix, sys.executable, "-c", script, str(directory)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=log)
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def train(commands: list[list[str]], directory: pathlib.Path, log: IO[bytes]) -> None:

@@ -231,7 +231,8 @@ def evaluate(
         checkpoint: "newest", "best" (see `callbacks.keep_best`), or a step that has one.
         environment_settings: arguments of the environment beside the run's own, or instead of them.
         **options: see `read_config`: `imports`, or fields to replace that an evaluation depends on: `agent`,
-            `environment`, `evaluation_max_steps`, `evaluation_samples`, `on_nan`, `replay`, `seed` and `wrappers`.
+            `environment`, `evaluation_max_steps`, `evaluation_samples`, `on_nan`, `seed` and `wrappers`; and
+            `num_envs`, `ready`, `replay` and `workers`, where the run's own do not go with these.
 
     Returns:
         ``steps`` and ``updates`` (None where a policy's file does not say), lists ``episode_return`` and

@@ -23,11 +23,16 @@ from agentkit.experiment.checks.agent_fits import check_table
 from agentkit.experiment.checks.step_watch import StepWatch
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.multi_agent import on_device
-from agentkit.experiment.multi_agent.assigning.by_episode import PoliciesByEpisode, find_by_episode, players_of
+from agentkit.experiment.multi_agent.assigning.by_episode import (
+    PoliciesByEpisode,
+    actors_of,
+    find_by_episode,
+    players_of,
+)
 from agentkit.experiment.multi_agent.assigning.changing import ChangingActor
 from agentkit.experiment.multi_agent.assigning.who_plays import agents_by_policy
 from agentkit.experiment.multi_agent.batched_loop import BatchedMultiAgentLoop
-from agentkit.experiment.multi_agent.config import MultiAgentConfig, changes_by_episode
+from agentkit.experiment.multi_agent.config import MultiAgentConfig
 from agentkit.experiment.multi_agent.judging.evaluation import MultiAgentEvaluator
 from agentkit.experiment.multi_agent.parts import (
     NoPolicy,
@@ -243,9 +248,7 @@ def _make_actors(
             own[policy_id] = each.make_actor(
                 index, key, make_adders(each, replays[policy_id], config.num_envs, seat), seat
             )
-    if changes_by_episode(config.policy_of):
-        return {agent_id: ChangingActor(own, config.num_envs) for agent_id, own in made.items()}
-    return {agent_id: next(iter(own.values())) for agent_id, own in made.items()}
+    return actors_of(config, made)
 
 
 def make_adders(trained: Trained, replay: Replay, num_envs: int | None, seat: Seat | None) -> Adder | list[Adder]:

@@ -13,7 +13,7 @@ from agentkit.experiment.multi_agent.assigning.by_episode import LoopByEpisode, 
 from agentkit.experiment.multi_agent.assigning.changing import ChangingActor
 from agentkit.experiment.multi_agent.batched_loop import BatchedMultiAgentLoop
 from agentkit.experiment.multi_agent.players import AnyPlayer, Trained
-from agentkit.experiment.multi_agent.self_play import SelfPlay, SelfPlayLoop
+from agentkit.experiment.multi_agent.self_play import GivesSeats, SelfPlay, SelfPlayLoop
 from agentkit.experiment.training.in_turns import learn_what_is_due
 from agentkit.experiment.training.own_learner import OwnLearner
 from agentkit.learning import Learner
@@ -22,6 +22,15 @@ from agentkit.replay import Replay
 from agentkit.types import AgentId, TableInfo
 
 AnyLoop = MultiAgentLoop | BatchedMultiAgentLoop
+
+
+def told_of_episodes(
+    loop: AnyLoop, self_play: GivesSeats | None, by_episode: PoliciesByEpisode | None
+) -> AnyLoop | SelfPlayLoop | LoopByEpisode:
+    """Returns the loop as one that says when an episode begins: to self-play, or to who says who plays by what."""
+    if self_play is not None:
+        return SelfPlayLoop(loop, self_play)
+    return loop if by_episode is None else LoopByEpisode(loop, by_episode)
 
 
 @final
@@ -113,12 +122,8 @@ class PlayAndLearn:
     launched: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Lets self-play begin and end the loop's episodes, where there is any, or who says who plays by what."""
-        self._stepped: AnyLoop | SelfPlayLoop | LoopByEpisode = self.loop
-        if self.self_play is not None:
-            self._stepped = SelfPlayLoop(self.loop, self.self_play)
-        elif self.by_episode is not None:
-            self._stepped = LoopByEpisode(self.loop, self.by_episode)
+        """Tells who is to know it when an episode begins."""
+        self._stepped = told_of_episodes(self.loop, self.self_play, self.by_episode)
 
     @property
     def num_steps(self) -> int:

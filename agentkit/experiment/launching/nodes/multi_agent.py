@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -26,21 +26,21 @@ from agentkit.experiment.launching.sharing.exploring import AGENT_TURNS, find_ep
 from agentkit.experiment.launching.sharing.step_goal import StepGoal
 from agentkit.experiment.launching.sharing.transports import make_client
 from agentkit.experiment.multi_agent.assigning.by_episode import (
-    LoopByEpisode,
     Place,
     PoliciesByEpisode,
+    actors_of,
     find_by_episode,
     players_of,
 )
-from agentkit.experiment.multi_agent.assigning.changing import ChangingActor, ChangingPlayer
+from agentkit.experiment.multi_agent.assigning.changing import ChangingPlayer
 from agentkit.experiment.multi_agent.assigning.who_plays import agents_by_policy
 from agentkit.experiment.multi_agent.build import make_adders, make_loop, open_environments
 from agentkit.experiment.multi_agent.config import MultiAgentConfig, changes_by_episode
 from agentkit.experiment.multi_agent.judging.evaluation import MultiAgentEvaluator
 from agentkit.experiment.multi_agent.parts import make_policies
 from agentkit.experiment.multi_agent.players import AnyPlayer, Player, Trained
-from agentkit.experiment.multi_agent.self_play import Seat, SelfPlayLoop
-from agentkit.experiment.multi_agent.work import AnyLoop
+from agentkit.experiment.multi_agent.self_play import Seat
+from agentkit.experiment.multi_agent.work import AnyLoop, told_of_episodes
 from agentkit.replay import Replay
 from agentkit.types import AgentId
 from agentkit.variables import VariableClient, VariableStore
@@ -89,13 +89,13 @@ def multi_agent_actor_node(
         for each in trained:
             server, client = servers[each.policy_id], asked or newest[each.policy_id]
             made |= _make_actors(each, server, client, keys, index, config.num_envs, seats)
-        actors = _of_agents(config, {pair: made[pair] for pair in keys})
+        actors = actors_of(config, _by_agent(made, keys))
         clients: dict[str, Any] = {each.policy_id: actors[each.agent_ids[0]] for each in trained} if asked else newest
-        place = Place(index.actor_id, index.num_actors, find_episodes(context, index.num_actors))
-        by_episode = find_by_episode(config, agent_specs, actors, place)
+        num_begun = find_episodes(context, index.num_actors) if changes_by_episode(config.policy_of) else 0
+        by_episode = find_by_episode(config, agent_specs, actors, Place(index.actor_id, index.num_actors, num_begun))
         hooks, log, counter = node_hooks(context, config), open_log(context, config, stack), Counter()
         loop = make_loop(config, environments, actors, hooks, log, counter, by_episode)
-        stepped = RemoteLoop(loop, actors, asked) if asked else _told_of_episodes(loop, self_play, by_episode)
+        stepped: Any = RemoteLoop(loop, actors, asked) if asked else told_of_episodes(loop, self_play, by_episode)
         for client in clients.values():
             client.update(wait=True)
         hooks.watch(count_updates=lambda: sum(client.version for client in clients.values()))
@@ -138,13 +138,6 @@ def _make_keys(
     return dict(zip(pairs, jax.random.split(jax.random.PRNGKey(seed), len(pairs)), strict=True))
 
 
-def _told_of_episodes(loop: AnyLoop, self_play: LaunchedSelfPlay | None, by_episode: PoliciesByEpisode | None) -> Any:
-    """Returns the loop as one that says when an episode begins to those who are to know it."""
-    if self_play is not None:
-        return SelfPlayLoop(loop, self_play)
-    return loop if by_episode is None else LoopByEpisode(loop, by_episode)
-
-
 def _count(loop: AnyLoop, counter: Counter, num_pairs: int, by_episode: PoliciesByEpisode | None) -> dict[str, int]:
     """Returns what an actor counts: steps, episodes, its agents' actions, and those of one by a policy, on average."""
     acted = loop.num_agent_steps
@@ -184,14 +177,12 @@ def _make_actors(
     return actors
 
 
-def _of_agents(config: MultiAgentConfig, made: Mapping[Pair, Any]) -> dict[AgentId, Any]:
-    """Returns one actor of each agent, which plays by another policy in each episode where the run says so."""
-    own: dict[AgentId, dict[str, Any]] = {}
-    for (agent_id, policy_id), actor in made.items():
-        own.setdefault(agent_id, {})[policy_id] = actor
-    if changes_by_episode(config.policy_of):
-        return {agent_id: ChangingActor(actors, config.num_envs) for agent_id, actors in own.items()}
-    return {agent_id: next(iter(actors.values())) for agent_id, actors in own.items()}
+def _by_agent(made: Mapping[Pair, Any], pairs: Iterable[Pair]) -> dict[AgentId, dict[str, Any]]:
+    """Returns the actors by agent id and policy id, in the order of these pairs."""
+    found: dict[AgentId, dict[str, Any]] = {}
+    for agent_id, policy_id in pairs:
+        found.setdefault(agent_id, {})[policy_id] = made[agent_id, policy_id]
+    return found
 
 
 def multi_agent_evaluator_node(

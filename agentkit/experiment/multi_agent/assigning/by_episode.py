@@ -64,6 +64,18 @@ def players_of(
     return found
 
 
+def actors_of(config: MultiAgentConfig, made: Mapping[AgentId, Mapping[str, Any]]) -> dict[AgentId, Any]:
+    """Returns the actor of each agent, which plays by another policy in each episode where the run says so.
+
+    Args:
+        config: says it.
+        made: by agent id, actors by policy id: of one environment, or of N.
+    """
+    if changes_by_episode(config.policy_of):
+        return {agent_id: ChangingActor(own, config.num_envs) for agent_id, own in made.items()}
+    return {agent_id: next(iter(own.values())) for agent_id, own in made.items()}
+
+
 @final
 class PoliciesByEpisode:
     """Tells the actors of a loop by which policies they play an episode, as a function of agent id and episode says.
