@@ -47,7 +47,7 @@ class CompiledUpdate:
     def init(self, key: jax.Array) -> Nest:
         """Returns the training state that the update begins with.
 
-        It is compiled in a third of the time on a CPU: what runs once need not run fast.
+        It is compiled by `compile_quickly`.
 
         Args:
             key: PRNG key ``uint32[2]``.
@@ -56,7 +56,7 @@ class CompiledUpdate:
             return self.update.init(key)  # Line by line, as its user wants to see it.
         device = jax.config.jax_default_device  # type: ignore[attr-defined]
         if device not in self._inits:
-            self._inits[device] = _compile_quickly(lambda key: strongly_typed(self.update.init(key)), key)
+            self._inits[device] = compile_quickly(jax.jit(lambda key: strongly_typed(self.update.init(key))), key)
         return self._inits[device](key)
 
     def variables(self, state: Nest) -> dict[str, Nest]:
@@ -144,9 +144,19 @@ def return_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def _compile_quickly(function: Callable[[jax.Array], Nest], key: jax.Array) -> Callable[[jax.Array], Nest]:
-    lowered = jax.jit(function).lower(key)
+def compile_quickly(jitted: Any, *args: Any) -> Callable[..., Any]:
+    """Returns a function that is compiled in a third of the time on a CPU: what runs once need not run fast.
+
+    Args:
+        jitted: of `jax.jit`, which is traced once only.
+        *args: of which its arguments have the shapes and dtypes.
+    """
+    if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+        return jitted  # type: ignore[no-any-return]
+    lowered = jitted.lower(*args)
     for options in _QUICK_TO_COMPILE if jax.default_backend() == "cpu" else ():
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # Not every version of XLA has every option.
-            return lowered.compile(compiler_options=options)
-    return lowered.compile()
+            quick: Callable[..., Any] = lowered.compile(compiler_options=options)
+            return quick
+    compiled: Callable[..., Any] = lowered.compile()
+    return compiled

@@ -47,24 +47,32 @@ def clocks() -> tuple[float, float]:
 
 
 def time_agentkit(make_experiment: Callable[[pathlib.Path], Any]) -> dict[str, float]:
-    """Trains as `agentkit.run` does, whose first chunk compiles, and returns `figures`, and the last logged return.
+    """Trains as `agentkit.run` does, whose first chunk compiles, and returns `figures`, and the last return.
+
+    That is of the evaluation at the end, where the experiment has one: then the last chunk, which it follows, is not
+    timed. Else it is of the last row of training.
 
     Args:
         make_experiment: for a run folder.
     """
     import agentkit
+    import agentkit.losses.library
     from agentkit.experiment.local import started
 
     with tempfile.TemporaryDirectory() as folder:
         begun = clocks()
-        with started(make_experiment(pathlib.Path(folder) / "run"), False) as (training, stop):
+        experiment = make_experiment(pathlib.Path(folder) / "run")
+        with started(experiment, False) as (training, stop):
             training.begin(stop)
             training.advance(stop)
             ready, first = clocks(), training.work.num_steps
+            found: dict[str, float] = {}
             while training.goes_on:
                 training.advance(stop)
-            found = figures(begun, ready, training.work.num_steps - first)
-        rows = agentkit.open_run(str(pathlib.Path(folder) / "run")).rows("train")
+                if training.goes_on or not experiment.evaluation_period:
+                    found = figures(begun, ready, training.work.num_steps - first)
+        log = "evaluation" if experiment.evaluation_period else "train"
+        rows = agentkit.open_run(str(pathlib.Path(folder) / "run")).rows(log)
         return found | {"episode_return": rows[-1]["episode_return"] if rows else float("nan")}
 
 

@@ -3,8 +3,7 @@
     python benchmarks/peers/brax_beside.py
 
 agentkit's interpreter has brax, too (extra ``brax``). Settings are those of brax's notebook ``training.ipynb``. Rates
-are of training alone, after the first part, which compiles. Returns cannot be compared yet: brax's is its last
-evaluation, agentkit's of the episodes that ended in the last round, which are the short ones.
+are of training alone, after the first part, which compiles. Returns are those of 128 episodes at the end.
 
 What is not the same: agentkit estimates advantages once an update over segments of 80 rows, brax in each minibatch
 over unrolls of 5; agentkit normalises values, brax multiplies rewards by 10; agentkit's standard deviation does not
@@ -46,7 +45,7 @@ def run_brax(work: dict[str, Any]) -> dict[str, float]:
     parts: list[dict[str, float]] = []
     begun = beside.clocks()
     *_, last = train.train(
-        environment, **work, num_evals=6, normalize_observations=True, episode_length=1_000, seed=1,
+        environment, **work, num_evals=6, normalize_observations=True, episode_length=1_000, num_eval_envs=128, seed=1,
         progress_fn=lambda steps, metrics: parts.append(metrics | {"steps": steps, "clocks": beside.clocks()}),
     )  # fmt: skip
     first, end = parts[1], parts[-1]
@@ -73,8 +72,8 @@ def run_agentkit(work: dict[str, Any]) -> dict[str, float]:
     def make_experiment(folder: pathlib.Path) -> agentkit.ExperimentConfig:
         return agentkit.ExperimentConfig(
             ppo.make_agent(config, make_networks=_networks), f"brax:{work['name']}", work["num_timesteps"],
-            num_envs=work["num_envs"], on_device=True, evaluation_period=0, checkpoint_period=0, run_directory=folder,
-            environment_settings={"backend": "positional"}, progress=False,
+            num_envs=work["num_envs"], on_device=True, evaluation_period=work["num_timesteps"], evaluation_episodes=128,
+            checkpoint_period=0, run_directory=folder, environment_settings={"backend": "positional"}, progress=False,
         )  # fmt: skip
 
     return beside.time_agentkit(make_experiment)

@@ -3,7 +3,8 @@
     python benchmarks/peers/rejax_beside.py --other-python ~/peers/rejax/bin/python
 
 Run it alone on the machine, with agentkit's interpreter. rejax 0.1.3 and gymnax 0.0.9 have a virtual environment of
-their own. Neither side evaluates.
+their own. Neither side evaluates. With workloads that end in "-gymnax", agentkit trains in gymnax 1.0's environments
+(its interpreter must have them), else in its own, which are the same but for the package.
 
 What is not the same: agentkit's steps count no resets, keep final observations, look for numbers that are not
 finite, and are logged; rejax computes a reset at every step. rejax's PPO takes two optimiser steps a minibatch
@@ -25,6 +26,7 @@ WORKLOADS: dict[str, dict[str, Any]] = {
     "dqn": {"agent": "dqn", "num_envs": 4, "steps": 40_000, "updates": 2, "batch_size": 128},
     "sac": {"agent": "sac", "num_envs": 4, "steps": 8_000, "updates": 4, "batch_size": 64},
 }
+WORKLOADS |= {f"{name}-gymnax": work | {"gymnax": True} for name, work in WORKLOADS.items()}
 
 
 def run_rejax(work: dict[str, Any]) -> dict[str, float]:
@@ -64,7 +66,9 @@ def run_agentkit(work: dict[str, Any]) -> dict[str, float]:
         settings |= {"updates_per_step": work["updates"] / work["num_envs"], "n_step": 1}
     if work["agent"] == "sac":
         settings |= {"num_random_steps": 0}
-    environment = pendulum() if work["agent"] == "sac" else "jax:cartpole"
+    environment: Any = pendulum() if work["agent"] == "sac" else "jax:cartpole"
+    if work.get("gymnax"):
+        environment = "gymnax:Pendulum-v1" if work["agent"] == "sac" else "gymnax:CartPole-v1"
     agent = registry.make(work["agent"], settings)
 
     def make_experiment(folder: pathlib.Path) -> agentkit.ExperimentConfig:

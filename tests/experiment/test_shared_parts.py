@@ -125,7 +125,7 @@ def test_a_policy_is_restored_without_an_initial_state(tmp_path: Any, monkeypatc
     """Which took seconds to compile, to be overwritten."""
     learned = trained(make_dqn(discount=0.7), tmp_path / "run")
     fresh = make_dqn(discount=0.7, learning_rate=1e-4)  # Nothing of it is compiled; the parameters are alike.
-    monkeypatch.setattr("agentkit.learning.compiled._compile_quickly", _fail)
+    monkeypatch.setattr("agentkit.learning.compiled.compile_quickly", _fail)
     restored = restore_policy(ExperimentConfig(fresh, "agentkit:catch", 80, run_directory=tmp_path / "run"))
     found = restored.store.get(["policy"])
     assert found is not None

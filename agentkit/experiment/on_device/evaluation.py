@@ -20,6 +20,7 @@ from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.evaluation.evaluate import seed_of_evaluation, summarise, wants_another
 from agentkit.experiment.on_device.acting import Acting, all_finite, fill_pool, start, take_step
+from agentkit.learning.compiled import compile_quickly
 from agentkit.types import LAST, Array, Params
 from agentkit.variables import VariableClient
 
@@ -60,7 +61,7 @@ class CompiledEvaluation:
             max_steps: after which an episode is cut off.
         """
         self._environment, self._policy, self._max_steps = environment, policy, max_steps
-        self._start = jax.jit(self._first, static_argnums=0)
+        self._starts: dict[int, Callable[[Array], Playing]] = {}  # By the number of episodes.
         self._go_on = jax.jit(self._steps)
 
     def play(self, params: Params, num_episodes: int, key: Array, should_stop: Callable[[], bool]) -> Playing | None:
@@ -72,7 +73,9 @@ class CompiledEvaluation:
             key: PRNG key ``uint32[2]``.
             should_stop: asked every so many steps.
         """
-        playing: Playing = self._start(num_episodes, key)
+        if num_episodes not in self._starts:
+            self._starts[num_episodes] = compile_quickly(jax.jit(functools.partial(self._first, num_episodes)), key)
+        playing = self._starts[num_episodes](key)
         while not np.all(playing.is_over):  # Waits for the device.
             if should_stop():
                 return None

@@ -19,7 +19,7 @@ from agentkit.experiment.on_device.replay.sum_tree import NOWHERE
 from agentkit.experiment.on_device.rounds import Rounds, Scratch
 from agentkit.experiment.on_device.segments import SegmentRounds
 from agentkit.learning import Update
-from agentkit.learning.compiled import strongly_typed
+from agentkit.learning.compiled import compile_quickly, strongly_typed
 from agentkit.learning.sharing import make_mesh, on_each, shared_among, split
 from agentkit.types import Array, Nest
 
@@ -147,7 +147,7 @@ class DeviceLoop:
         Args:
             key: PRNG key ``uint32[2]``.
         """
-        found: State = self._start(key)
+        found: State = compile_quickly(self._start, key)(key)
         return found
 
     def held(self, key: Array) -> Held:

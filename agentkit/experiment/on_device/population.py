@@ -18,6 +18,7 @@ from agentkit.experiment.on_device.loop import Chunk, DeviceLoop, Held, Report, 
 from agentkit.experiment.on_device.members import AXIS
 from agentkit.experiment.on_device.replay.store import stores_of
 from agentkit.experiment.on_device.rounds import Scratch
+from agentkit.learning.compiled import compile_quickly
 from agentkit.learning.finite import start_tally
 from agentkit.learning.sharing import make_mesh, on_parts, split
 from agentkit.types import Array, Nest
@@ -100,7 +101,7 @@ class Population:
 
     def start(self) -> None:
         """Makes the first states."""
-        self._state = self._start(self._settings, self._keys)
+        self._state = compile_quickly(self._start, self._settings, self._keys)(self._settings, self._keys)
 
     def run(self, learners: Sequence[DeviceLearner], targets: Sequence[int]) -> None:
         """Runs a chunk, whose results `Member.next` gives.
