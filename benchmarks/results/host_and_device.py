@@ -55,7 +55,7 @@ CASES = (
     Case("dqn", *CARTPOLE, 4, 40_000, VALUES),
     Case("c51", *CARTPOLE, 4, 40_000, (*VALUES, "vmin=0", "vmax=200")),
     Case("sac", "agentkit:point_mass", "jax:point_mass", 4, 8_000, SMALL),
-    Case("td3", "agentkit:point_mass", "jax:point_mass", 4, 8_000, (*SMALL, "learning_rate=3e-3", "tau=0.02")),
+    Case("td3", "agentkit:point_mass", "jax:point_mass", 4, 8_000, (*SMALL, "min_replay_size=1_000", "learning_rate=3e-3", "tau=0.02")),
     Case("ppo", *CARTPOLE, 8, 100_000),
     Case("impala", *CARTPOLE, 8, 200_000),
     Case(
