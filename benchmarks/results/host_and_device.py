@@ -18,10 +18,19 @@ import subprocess
 import sys
 
 from cores import run_on_cores
-from learning import judge
+from learning import EVALUATION_EPISODES, judge
 
 SEEDS = (0, 1, 2)
 WHERE = ("host", "device")
+
+INTRODUCTION = f"""\
+# On the host and on the device
+
+The same agent, settings and steps, in the same environment on the host and in [the compiled loop](../on_device.md): the
+mean return of {EVALUATION_EPISODES} episodes after the training, by the mode of the policy, of {len(SEEDS)} seeds. Both
+draw other random numbers, so that what must agree is what is learned, and not the numbers.
+`python benchmarks/results/host_and_device.py` makes the runs and this page.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +64,10 @@ CASES = (
     Case("dqn", *CARTPOLE, 4, 40_000, VALUES),
     Case("c51", *CARTPOLE, 4, 40_000, (*VALUES, "vmin=0", "vmax=200")),
     Case("sac", "agentkit:point_mass", "jax:point_mass", 4, 8_000, SMALL),
-    Case("td3", "agentkit:point_mass", "jax:point_mass", 4, 8_000, (*SMALL, "min_replay_size=1_000", "learning_rate=3e-3", "tau=0.02")),
+    Case(
+        "td3", "agentkit:point_mass", "jax:point_mass", 4, 8_000,
+        (*SMALL, "min_replay_size=1_000", "learning_rate=3e-3", "tau=0.02"),
+    ),
     Case("ppo", *CARTPOLE, 8, 100_000),
     Case("impala", *CARTPOLE, 8, 200_000),
     Case(
@@ -118,7 +130,7 @@ def report(out: pathlib.Path, file: pathlib.Path) -> None:
             cells.append(", ".join(f"{each['mean']:.2f}".removesuffix(".00") for each in found) or "not run")
             commands += [each["command"] for each in found[:1]]
         rows.append(f"| {case} | {case.num_envs} | {case.num_steps:,} | {cells[0]} | {cells[1]} |")
-    file.write_text("\n".join([*rows, "", "```bash", *commands, "```"]) + "\n")
+    file.write_text("\n".join([INTRODUCTION, *rows, "", "```bash", *commands, "```"]) + "\n")
 
 
 def main() -> int:
