@@ -189,6 +189,8 @@ def test_steps_counted_by_agents_are_the_length_and_the_periods_of_a_run(num_env
         agentkit.resume(tmp_path, num_steps=120, count_steps_by="environment")
     with pytest.raises(UnknownNameError, match="count_steps_by"):
         config(count_steps_by="agent")
+    with pytest.raises(ConfigError, match="environment_settings: expected a mapping of arguments by name, found None"):
+        config(environment_settings=None)
 
 
 def test_a_frozen_policy_plays_as_it_was_and_learns_nothing(tmp_path):
@@ -229,6 +231,12 @@ def test_evaluations_tell_returns_and_wins_by_agent(tmp_path):
     assert last["wins/first"] - last["wins/second"] == last["episode_return/first"]
     found = agentkit.evaluate_multi_agent(tmp_path / "run", 4, evaluation_max_steps=2)
     assert (found["episodes_cut"], found["episode_length"], found["wins/first"]) == (4, 2, 0)
+    with pytest.raises(ConfigError, match="evaluate_multi_agent calls it 'num_episodes'"):
+        agentkit.evaluate_multi_agent(tmp_path / "run", evaluation_episodes=2)
+    with pytest.raises(ConfigError, match="num_steps: no evaluation depends on it"):
+        agentkit.evaluate_multi_agent(tmp_path / "run", num_steps=2)
+    with pytest.raises(UnknownNameError, match="argument of play_tournament 'sed'"):
+        agentkit.play_tournament(tmp_path / "run", sed=2)
     with pytest.raises(ConfigError, match="no single policy"):
         _ = result.policy
 

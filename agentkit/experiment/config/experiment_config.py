@@ -289,6 +289,18 @@ def _checked(environment: Any) -> Any:
     return environment
 
 
+def check_setting_names(settings: Any) -> None:
+    """Refuses what is no mapping of an environment's arguments by name.
+
+    Raises:
+        ConfigError: saying so, or that a name is the seed's or agentkit's.
+    """
+    if not isinstance(settings, Mapping) or not all(isinstance(name, str) for name in settings):
+        raise ConfigError(f"environment_settings: expected a mapping of arguments by name, found {settings!r}.")
+    if taken := {"seed", "num_envs", "workers", "ready", "wrappers", "raw", "evaluation"} & settings.keys():
+        raise ConfigError(f"environment_settings: {sorted(taken)} are agentkit's own; leave them out.")
+
+
 def check_environment_settings(config: Any) -> None:
     """Refuses arguments and wrappers that are of no use to an environment.
 
@@ -297,10 +309,7 @@ def check_environment_settings(config: Any) -> None:
             evaluations would have other observations.
     """
     settings, wrappers = config.environment_settings, config.wrappers
-    if not isinstance(settings, Mapping) or not all(isinstance(name, str) for name in settings):
-        raise ConfigError(f"environment_settings: expected a mapping of arguments by name, found {settings!r}.")
-    if taken := {"seed", "num_envs", "workers", "ready", "wrappers", "raw", "evaluation"} & settings.keys():
-        raise ConfigError(f"environment_settings: {sorted(taken)} are agentkit's own; leave them out.")
+    check_setting_names(settings)
     if isinstance(wrappers, str) or not isinstance(wrappers, Sequence) or not all(map(callable, wrappers)):
         raise ConfigError(
             f"wrappers: expected functions environment -> environment, found {wrappers!r}. Write a list of them, "

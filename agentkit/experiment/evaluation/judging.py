@@ -28,25 +28,33 @@ _ARGUMENTS = (
 """What an evaluation depends on, or what the experiment of a run must be made again with in another environment."""
 
 
-def check_options(options: Collection[str]) -> None:
-    """Refuses arguments of `evaluate` that it has no use for.
+def check_options(
+    options: Collection[str],
+    arguments: Collection[str] = _ARGUMENTS,
+    config: Any = ExperimentConfig,
+    function: str = "evaluate",
+) -> None:
+    """Refuses arguments of a function that evaluates, which has no use for them.
 
     Args:
         options: their names.
+        arguments: those that it has a use for.
+        config: the class of its experiment.
+        function: its name in agentkit.
 
     Raises:
         ConfigError: a field of the experiment that no evaluation depends on, or another word for one that it does.
         UnknownNameError: there is no such field; proposes the nearest name.
     """
-    for name in sorted(set(options) - set(_ARGUMENTS)):
-        if (ours := our_name(name, _ARGUMENTS)) is not None:
-            raise ConfigError(f"{name}: agentkit.evaluate calls it {ours!r}.")
-        if name in {field.name for field in dataclasses.fields(ExperimentConfig)}:
+    for name in sorted(set(options) - set(arguments)):
+        if (ours := our_name(name, arguments)) is not None:
+            raise ConfigError(f"{name}: agentkit.{function} calls it {ours!r}.")
+        if name in {field.name for field in dataclasses.fields(config)}:
             raise ConfigError(
                 f"{name}: no evaluation depends on it. Leave it out; what an evaluation takes is: "
-                f"{', '.join(_ARGUMENTS)}."
+                f"{', '.join(arguments)}."
             )
-        raise unknown_name("argument of evaluate", name, _ARGUMENTS)
+        raise unknown_name(f"argument of {function}", name, arguments)
 
 
 def check_num_episodes(found: Any) -> None:

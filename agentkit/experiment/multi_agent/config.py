@@ -19,7 +19,13 @@ from agentkit.envs.resumable import episode_seed
 from agentkit.errors import AgentkitError, ConfigError, OnNan, SaysWhatWasMeant, unknown_name
 from agentkit.experiment.config import callback_record, identity
 from agentkit.experiment.config.codes import parse
-from agentkit.experiment.config.experiment_config import REPLAYS, Seed, WhichCheckpoint, check_loggers
+from agentkit.experiment.config.experiment_config import (
+    REPLAYS,
+    Seed,
+    WhichCheckpoint,
+    check_loggers,
+    check_setting_names,
+)
 from agentkit.experiment.config.recipes import check, encode
 from agentkit.experiment.policies.pool import Pool
 from agentkit.experiment.runs.config_json import damaged, read_record
@@ -142,6 +148,7 @@ class MultiAgentConfig(metaclass=SaysWhatWasMeant):
             raise ConfigError(
                 f"opponents: expected a Pool, such as Pool('uniform'), or None; found {self.opponents!r:.80}."
             )
+        check_setting_names(self.environment_settings)
         object.__setattr__(self, "environment_settings", dict(self.environment_settings))
         object.__setattr__(self, "loggers", check_loggers(self.loggers))
         object.__setattr__(self, "callbacks", check_callbacks(self.callbacks))

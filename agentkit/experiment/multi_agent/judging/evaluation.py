@@ -20,7 +20,7 @@ from agentkit.experiment.evaluation.evaluate import (
     summarise,
     wants_another,
 )
-from agentkit.experiment.evaluation.judging import check_num_episodes
+from agentkit.experiment.evaluation.judging import check_num_episodes, check_options
 from agentkit.experiment.multi_agent.assigning.by_episode import (
     RETURN_BY,
     PoliciesByEpisode,
@@ -36,6 +36,13 @@ from agentkit.experiment.multi_agent.players import Player
 from agentkit.multi_agent_loop import MultiAgentLoop
 from agentkit.types import AgentId
 from agentkit.wrappers.film import Camera, Film
+
+FIELDS = (
+    "environment", "environment_settings", "evaluation_max_steps", "num_envs", "on_nan", "policies", "policy_of", "seed"
+)  # fmt: skip
+"""Of a `MultiAgentConfig`, what an evaluation depends on, or a run's experiment must be made again with."""
+
+_ARGUMENTS = (*FIELDS, "checkpoint", "imports", "num_episodes", "opponents", "video")
 
 RETURN_OF = "episode_return/"
 """Of a record: before an agent id, the name of that agent's return."""
@@ -185,16 +192,17 @@ def evaluate_multi_agent(
         checkpoint: "newest", or a step.
         opponents: who is to play by another policy: by agent id "random", or a `Frozen` of another run.
         imports: see `experiment.read_config`.
-        **changes: fields of `MultiAgentConfig`, such as `seed` or `evaluation_max_steps`. Its `environment_settings`
-            stand beside the run's own, or instead of them.
+        **changes: fields of `MultiAgentConfig` that an evaluation depends on, such as `seed` or `evaluation_max_steps`.
+            Its `environment_settings` stand beside the run's own, or instead of them.
 
     Returns:
         What `MultiAgentEvaluator.run` does, with ``steps``, those of the checkpoint, and ``episodes_cut``.
 
     Raises:
         ConfigError: no such run or checkpoint, or a video of an environment that cannot render.
-        UnknownNameError: there is no such agent.
+        UnknownNameError: there is no such agent, or no such argument.
     """
+    check_options(changes, _ARGUMENTS, MultiAgentConfig, "evaluate_multi_agent")
     film = video if video is None or isinstance(video, Film) else Film(video)
     check_num_episodes(num_episodes)
     game = _find_game(run, checkpoint, opponents or {}, imports, changes)
@@ -223,6 +231,7 @@ def show_multi_agent(
         imports: likewise.
         **changes: likewise.
     """
+    check_options(changes, _ARGUMENTS, MultiAgentConfig, "evaluate_multi_agent")
     check_num_episodes(num_episodes)
     game = _find_game(run, checkpoint, opponents or {}, imports, changes)
     return _play(game, num_episodes, camera)

@@ -11,9 +11,10 @@ from typing import Any, final
 import numpy as np
 
 from agentkit.errors import ConfigError, says_what_was_meant
+from agentkit.experiment.evaluation.judging import check_options
 from agentkit.experiment.multi_agent.assigning.who_plays import who_plays
 from agentkit.experiment.multi_agent.config import RANDOM, Frozen, MultiAgentConfig, changes_by_episode, read_to_judge
-from agentkit.experiment.multi_agent.judging.evaluation import MultiAgentEvaluator
+from agentkit.experiment.multi_agent.judging.evaluation import FIELDS, MultiAgentEvaluator
 from agentkit.experiment.multi_agent.loading import (
     Saved,
     find_policies,
@@ -110,12 +111,15 @@ def play_tournament(
         checkpoint: "newest", or a step.
         others: players by name: a `Frozen` policy of another run or a file; "random" plays always.
         imports: see `experiment.read_config`.
-        **changes: fields of `MultiAgentConfig`, such as `seed` or `evaluation_max_steps`.
+        **changes: see `evaluate_multi_agent`.
 
     Raises:
+        UnknownNameError: an argument that there is not.
         ConfigError: no such run or checkpoint; or fewer than two agents have policies that learn, or these change by
             episode.
     """
+    arguments = (*FIELDS, "checkpoint", "imports", "num_episodes", "others")
+    check_options(changes, arguments, MultiAgentConfig, "play_tournament")
     config = read_to_judge(run, imports=imports, **changes)
     if changes_by_episode(config.policy_of):
         raise ConfigError(
