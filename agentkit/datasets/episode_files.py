@@ -27,7 +27,7 @@ import numpy as np
 
 from agentkit.datasets import minari_sets, rlds_sets
 from agentkit.datasets.episodes import ActionSpace, Episode, as_episodes, check_episode, find_num_choices, read_flags
-from agentkit.datasets.step_columns import split_steps
+from agentkit.datasets.step_columns import STEP_COLUMNS, split_steps
 from agentkit.datasets.transition_columns import TRANSITION_COLUMNS, are_transitions, split_transitions
 from agentkit.errors import AgentkitError, ConfigError, SpecError, missing_extra
 from agentkit.files import ArrayLimit, check_path, read_json, read_npz, refusing_unwritable
@@ -64,11 +64,13 @@ def write_episodes(
 
     Raises:
         ConfigError: the file exists, has another suffix, or cannot be written; or there are no episodes.
-        SpecError: an episode's parts do not go together, or have names that HDF5 has no place for.
+        SpecError: an episode's parts do not go together, or have names that HDF5 has no place for; or `actions` is no
+            action space.
         MissingExtraError: h5py is not installed.
     """
     path = check_new_file(path)
     episodes = as_episodes(episodes, str(path))
+    space = None if actions is None else _write_action_space(actions)
     for number, episode in enumerate(episodes):
         check_episode(episode, f"episode {number}")
         for name in ("observations", "actions"):
@@ -81,8 +83,8 @@ def write_episodes(
             with h5py.File(partial, "w", track_order=True) as file:
                 file.attrs["total_episodes"] = len(episodes)
                 file.attrs["total_steps"] = sum(len(episode.rewards) for episode in episodes)
-                if actions is not None:
-                    file.attrs["action_space"] = json.dumps(dict(actions))
+                if space is not None:
+                    file.attrs["action_space"] = space
                 for number, episode in enumerate(episodes):
                     group = file.create_group(f"episode_{number}")
                     group.attrs["id"] = number
@@ -94,6 +96,19 @@ def write_episodes(
         with contextlib.suppress(OSError):
             partial.unlink()
     return path
+
+
+def _write_action_space(space: Any) -> str:
+    """Returns an action space as JSON; arrays become lists."""
+    try:
+        if not isinstance(space, Mapping) or "type" not in space:
+            raise TypeError
+        return json.dumps(dict(space), default=lambda array: np.asarray(array).tolist())
+    except (TypeError, ValueError) as error:
+        raise SpecError(
+            "actions: expected an action space such as {'type': 'Box', 'low': [-2.0], 'high': [2.0]} or {'type': "
+            f"'Discrete', 'n': 3}}, found {space!r:.80}."
+        ) from error
 
 
 def check_new_file(path: str | pathlib.Path) -> pathlib.Path:
@@ -303,6 +318,11 @@ def _read_npz(path: pathlib.Path) -> list[Episode]:
                 f"most {_DEEPEST} names inside of one another; found {name!s:.80}."
             )
         place[last] = column
+    if not are_transitions(columns) and "observation" not in columns:
+        raise SpecError(
+            f"{path}: expected the columns {list(TRANSITION_COLUMNS)} (D4RL's; the last two where they are known), or "
+            f"{list(STEP_COLUMNS)} (RLDS's), found {sorted(columns)}. Rename yours."
+        )
     return _split(path, split_transitions if are_transitions(columns) else split_steps, columns)
 
 
