@@ -16,6 +16,7 @@ with ``action_space`` as JSON in an attribute of the file or in ``metadata.json`
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import pathlib
@@ -75,27 +76,34 @@ def write_episodes(
         check_episode(episode, f"episode {number}")
         for name in ("observations", "actions"):
             _check_names(getattr(episode, name), f"episode {number}, {name}")
-    h5py = _h5py()
+    _h5py()
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     try:
         with refusing_unwritable(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            with h5py.File(partial, "w", track_order=True) as file:
-                file.attrs["total_episodes"] = len(episodes)
-                file.attrs["total_steps"] = sum(len(episode.rewards) for episode in episodes)
-                if space is not None:
-                    file.attrs["action_space"] = space
-                for number, episode in enumerate(episodes):
-                    group = file.create_group(f"episode_{number}")
-                    group.attrs["id"] = number
-                    group.attrs["total_steps"] = len(episode.rewards)
-                    for name, nest in episode._asdict().items():
-                        _write(group, name, nest)
+            partial.write_bytes(_contents(episodes, space))
             os.replace(partial, path)
     finally:
         with contextlib.suppress(OSError):
             partial.unlink()
     return path
+
+
+def _contents(episodes: Sequence[Episode], space: str | None) -> memoryview:
+    """Returns the bytes of a file; made in memory, since HDF5 ends the process where a disk is full."""
+    buffer = io.BytesIO()
+    with _h5py().File(buffer, "w", track_order=True) as file:
+        file.attrs["total_episodes"] = len(episodes)
+        file.attrs["total_steps"] = sum(len(episode.rewards) for episode in episodes)
+        if space is not None:
+            file.attrs["action_space"] = space
+        for number, episode in enumerate(episodes):
+            group = file.create_group(f"episode_{number}")
+            group.attrs["id"] = number
+            group.attrs["total_steps"] = len(episode.rewards)
+            for name, nest in episode._asdict().items():
+                _write(group, name, nest)
+    return buffer.getbuffer()
 
 
 def _write_action_space(space: Any) -> str:

@@ -3,6 +3,8 @@
 import json
 import pathlib
 import shutil
+import subprocess
+import sys
 from typing import Any
 
 import dm_env
@@ -208,6 +210,28 @@ def test_another_kind_of_file_is_refused(tmp_path: pathlib.Path, name: str, cont
         read_episodes(path)
     with pytest.raises(ConfigError, match="There is no file"):
         read_episodes(tmp_path / "absent.hdf5")
+
+
+def test_a_full_disk_is_told_in_a_line(tmp_path: pathlib.Path) -> None:
+    """In a process of its own, which HDF5 would end with SIGSEGV, after a traceback for each array."""
+    code = """
+import resource, signal, sys
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+from agentkit.datasets import write_episodes
+from agentkit.errors import ConfigError
+from tests.datasets.test_offline import EPISODES
+try:
+    write_episodes(sys.argv[1], EPISODES * 100)
+except ConfigError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "data.hdf5")], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "data.hdf5 cannot be written: File too large. Free some space" in done.stdout
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_file_is_not_written_over(tmp_path: pathlib.Path) -> None:
