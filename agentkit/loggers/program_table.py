@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TextIO, final
 
-from agentkit.counting import count_of
 from agentkit.errors import ConfigError
 from agentkit.loggers import live
 from agentkit.loggers.base import Number
@@ -339,7 +338,7 @@ def _trouble(nodes: Sequence[tuple[str, Status]]) -> str:
 def _unwritten(name: str, node: Status) -> str:
     """Returns how many checkpoints a learner could not write; nothing where it wrote all."""
     failures = int(node["gauges"].get("checkpoint_failures", 0))
-    return f"{name} could not write {count_of(failures, 'checkpoint')}" if failures else ""
+    return f"{name} could not write {failures:,} checkpoint{'s' * (failures > 1)}" if failures else ""
 
 
 def _table_row(name: str, table: Status) -> tuple[str, ...]:

@@ -36,8 +36,8 @@ def parse_value(text: str, annotation: Any) -> Any:
         ValueError: saying what was expected and found.
         TypeError: if values of this type cannot be written on a command line.
 
-    >>> parse_value("256,256", tuple[int, ...])
-    (256, 256)
+    >>> parse_value("256,256", tuple[int, ...]), parse_value("[64, 64]", tuple[int, ...])
+    ((256, 256), (64, 64))
     >>> parse_value("none", float | None) is None
     True
     """
