@@ -16,6 +16,7 @@ with ``action_space`` as JSON in an attribute of the file or in ``metadata.json`
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import pathlib
@@ -27,7 +28,7 @@ import numpy as np
 
 from agentkit.datasets import minari_sets, rlds_sets
 from agentkit.datasets.episodes import ActionSpace, Episode, as_episodes, check_episode, find_num_choices, read_flags
-from agentkit.datasets.step_columns import split_steps
+from agentkit.datasets.step_columns import STEP_COLUMNS, split_steps
 from agentkit.datasets.transition_columns import TRANSITION_COLUMNS, are_transitions, split_transitions
 from agentkit.errors import AgentkitError, ConfigError, SpecError, missing_extra
 from agentkit.files import ArrayLimit, check_path, read_json, read_npz, refusing_unwritable
@@ -64,36 +65,58 @@ def write_episodes(
 
     Raises:
         ConfigError: the file exists, has another suffix, or cannot be written; or there are no episodes.
-        SpecError: an episode's parts do not go together, or have names that HDF5 has no place for.
+        SpecError: an episode's parts do not go together, or have names that HDF5 has no place for; or `actions` is no
+            action space.
         MissingExtraError: h5py is not installed.
     """
     path = check_new_file(path)
     episodes = as_episodes(episodes, str(path))
+    space = None if actions is None else _write_action_space(actions)
     for number, episode in enumerate(episodes):
         check_episode(episode, f"episode {number}")
         for name in ("observations", "actions"):
             _check_names(getattr(episode, name), f"episode {number}, {name}")
-    h5py = _h5py()
+    _h5py()
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     try:
         with refusing_unwritable(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            with h5py.File(partial, "w", track_order=True) as file:
-                file.attrs["total_episodes"] = len(episodes)
-                file.attrs["total_steps"] = sum(len(episode.rewards) for episode in episodes)
-                if actions is not None:
-                    file.attrs["action_space"] = json.dumps(dict(actions))
-                for number, episode in enumerate(episodes):
-                    group = file.create_group(f"episode_{number}")
-                    group.attrs["id"] = number
-                    group.attrs["total_steps"] = len(episode.rewards)
-                    for name, nest in episode._asdict().items():
-                        _write(group, name, nest)
+            partial.write_bytes(_contents(episodes, space))
             os.replace(partial, path)
     finally:
         with contextlib.suppress(OSError):
             partial.unlink()
     return path
+
+
+def _contents(episodes: Sequence[Episode], space: str | None) -> memoryview:
+    """Returns the bytes of a file; made in memory, since HDF5 ends the process where a disk is full."""
+    buffer = io.BytesIO()
+    with _h5py().File(buffer, "w", track_order=True) as file:
+        file.attrs["total_episodes"] = len(episodes)
+        file.attrs["total_steps"] = sum(len(episode.rewards) for episode in episodes)
+        if space is not None:
+            file.attrs["action_space"] = space
+        for number, episode in enumerate(episodes):
+            group = file.create_group(f"episode_{number}")
+            group.attrs["id"] = number
+            group.attrs["total_steps"] = len(episode.rewards)
+            for name, nest in episode._asdict().items():
+                _write(group, name, nest)
+    return buffer.getbuffer()
+
+
+def _write_action_space(space: Any) -> str:
+    """Returns an action space as JSON; arrays become lists."""
+    try:
+        if not isinstance(space, Mapping) or "type" not in space:
+            raise TypeError
+        return json.dumps(dict(space), default=lambda array: np.asarray(array).tolist())
+    except (TypeError, ValueError) as error:
+        raise SpecError(
+            "actions: expected an action space such as {'type': 'Box', 'low': [-2.0], 'high': [2.0]} or {'type': "
+            f"'Discrete', 'n': 3}}, found {space!r:.80}."
+        ) from error
 
 
 def check_new_file(path: str | pathlib.Path) -> pathlib.Path:
@@ -303,6 +326,11 @@ def _read_npz(path: pathlib.Path) -> list[Episode]:
                 f"most {_DEEPEST} names inside of one another; found {name!s:.80}."
             )
         place[last] = column
+    if not are_transitions(columns) and "observation" not in columns:
+        raise SpecError(
+            f"{path}: expected the columns {list(TRANSITION_COLUMNS)} (D4RL's; the last two where they are known), or "
+            f"{list(STEP_COLUMNS)} (RLDS's), found {sorted(columns)}. Rename yours."
+        )
     return _split(path, split_transitions if are_transitions(columns) else split_steps, columns)
 
 

@@ -136,7 +136,11 @@ def fit_episode(episode: Episode, spec: specs.EnvironmentSpec, actions: ActionSp
 
 
 _OF_ANOTHER = "Is the data set of this environment? If it is, leave the episode out or mend it."
-_OF_OTHER_BOUNDS = "A file of actions in other bounds says so in its action_space; else leave the episode out."
+_OF_OTHER_ACTIONS = (
+    "Give actions in the shape and dtype that are expected, whole numbers for choices. A file of actions in other "
+    "bounds says so in its action_space: datasets.write_episodes(path, episodes, {'type': 'Box', 'low': [...], 'high': "
+    "[...]})."
+)
 
 
 def _fit_own(nest: Nest, spec: Nest, what: str, **options: Any) -> Nest:
@@ -146,7 +150,9 @@ def _fit_own(nest: Nest, spec: Nest, what: str, **options: Any) -> Nest:
 
 
 def _fit_actions(nest: Nest, spec: Nest, space: ActionSpace | None, what: str) -> Nest:
-    options: dict[str, Any] = {"slack": 1e-4, "advice": _OF_OTHER_BOUNDS}  # Of a map between bounds, in 32 bits.
+    options: dict[str, Any] = {"slack": 1e-4, "advice": _OF_OTHER_ACTIONS}  # Of a map between bounds, in 32 bits.
+    if isinstance(spec, specs.DiscreteArray) and not tree.is_nested(nest) and np.shape(nest)[1:] == (1,):
+        nest = np.asarray(nest)[:, 0]  # As d3rlpy has them.
     if space is None or tree.is_nested(nest) == specs.is_spec(spec):
         return _fit_own(nest, spec, what, **options)
     try:
@@ -233,20 +239,22 @@ def read_rewards(column: Any, what: str) -> np.ndarray:
     """Returns a column of rewards as float64 ``[N]``; one of shape ``[N, 1]`` is taken, too.
 
     Raises:
-        SpecError: they are no finite numbers.
+        SpecError: they are no finite numbers, also in single precision, in which agents learn.
     """
     array = np.asarray(column)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     advice = "Leave the episode out or mend it."
-    return specs.fit_array(array, specs.Array((), np.float64), what, leading="step", advice=advice)
+    specs.fit_array(array, specs.Array((), np.float32), what, leading="step", advice=advice)
+    return array.astype(np.float64)
 
 
 def infer_spec(episodes: Sequence[Episode], actions: ActionSpace | None) -> specs.EnvironmentSpec:
     """Returns the specs of the environment that episodes are of, where nobody gave an environment.
 
     Continuous actions are in [-1, 1], onto which bounds that `actions` tells of are mapped. Whole numbers are
-    one discrete action, of as many values as `actions` says or as the episodes show.
+    one discrete action, also in a column of shape ``[T, 1]``, of as many values as `actions` says or as the episodes
+    show.
 
     Raises:
         SpecError: observations or actions are no numbers, or `actions` says that there are no choices, or too many.
@@ -262,7 +270,7 @@ def infer_spec(episodes: Sequence[Episode], actions: ActionSpace | None) -> spec
             if np.asarray(leaf).dtype.kind not in "biuf":
                 raise SpecError(f"{what}: expected numbers, found {np.asarray(leaf).dtype} in {leaf_name!r}.")
     action = tree.map_structure(array, first.actions)
-    if specs.is_spec(action) and action.dtype.kind in "iu" and action.shape == ():
+    if specs.is_spec(action) and action.dtype.kind in "iu" and action.shape in ((), (1,)):
         most = max(0, *(int(np.max(episode.actions)) for episode in episodes)) + 1
         count = find_num_choices(actions) or most
         if count > _MOST_CHOICES:

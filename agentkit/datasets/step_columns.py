@@ -13,6 +13,9 @@ from agentkit.errors import SpecError
 
 _FLAGS = ("is_first", "is_last", "is_terminal")
 
+STEP_COLUMNS = ("observation", "action", "reward", *_FLAGS)
+"""Names of the columns, all of which are needed."""
+
 
 def split_steps(columns: Mapping[str, Any]) -> list[Episode]:
     """Cuts columns of many episodes' steps, in RLDS's terms (Ramos et al. 2021, 2111.02767), into episodes.
@@ -27,11 +30,10 @@ def split_steps(columns: Mapping[str, Any]) -> list[Episode]:
     Raises:
         SpecError: a column is missing or of another length, or an episode has no last row.
     """
-    needed = ("observation", "action", "reward", *_FLAGS)
-    missing = [name for name in needed if name not in columns]
+    missing = [name for name in STEP_COLUMNS if name not in columns]
     if missing:
-        raise SpecError(f"Expected the columns {list(needed)}, found {sorted(columns)}: {missing} are missing.")
-    num_rows = _check_lengths({name: columns[name] for name in needed})
+        raise SpecError(f"Expected the columns {list(STEP_COLUMNS)}, found {sorted(columns)}: {missing} are missing.")
+    num_rows = _check_lengths({name: columns[name] for name in STEP_COLUMNS})
     is_first, is_last, is_terminal = (read_flags(columns[name], name).reshape(-1) for name in _FLAGS)
     starts, stops = np.flatnonzero(is_first), np.flatnonzero(is_last) + 1
     if not np.array_equal(starts, np.append([0], stops[:-1])) or not stops.size or stops[-1] != num_rows:

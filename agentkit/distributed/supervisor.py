@@ -360,7 +360,9 @@ class Supervisor:
         if not why.startswith(watched.node.name):
             why = f"{watched.node.name} {why}"
         if self._first_error is None:
-            trace = "" if record is None else "\n" + record["traceback"].rstrip()
+            # An error of agentkit's own says in words what is wrong, and where; the log has its traceback.
+            is_told = record is None or (record["says_all"] and self._directory is not None)
+            trace = "" if record is None or is_told else "\n" + record["traceback"].rstrip()
             self._first_error = f"{why}{self._log_hint(watched)}{trace}"
             if record is not None and self._directory is not None:
                 path = self._directory / "nodes" / f"{watched.node.name}.error.json"

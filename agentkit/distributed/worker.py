@@ -25,7 +25,7 @@ from agentkit.child import die_with, set_by_signals
 from agentkit.distributed.context import NodeContext, NodeId, Patience, exit_after
 from agentkit.distributed.program import Node, resolve
 from agentkit.distributed.run_store_client import RunStoreClient, RunStoreError
-from agentkit.errors import ConfigError, NonFiniteError, SpecError, UnknownNameError
+from agentkit.errors import AgentkitError, ConfigError, NonFiniteError, SpecError, UnknownNameError
 
 EXIT_DONE = 0
 EXIT_ERROR = 1
@@ -130,6 +130,7 @@ def report_error(store: RunStoreClient, name: str, incarnation: int, error: Base
         "type": type(error).__name__,
         "message": str(error)[:_MAX_TRACEBACK],
         "traceback": text[-_MAX_TRACEBACK:],
+        "says_all": isinstance(error, AgentkitError),
         "fatal": fatal,
         "time": time.time(),
     }

@@ -39,6 +39,7 @@ from agentkit.experiment.policies.make_actor import (
     make_loop,
     make_own_tables,
 )
+from agentkit.experiment.policies.restore_policy import own_actions
 from agentkit.experiment.policies.result import Result
 from agentkit.experiment.profiling.profile import Profile
 from agentkit.experiment.profiling.table import write_table
@@ -304,7 +305,8 @@ def _build(
     initial = InitialState(experiment) if found is not None else find_initial_state(experiment, parts)
     experiment = initial.experiment
     policy = parts.policy()
-    fillings = [] if found is not None else read_fillings(experiment, spec, parts.pure_policy)
+    own = own_actions(getattr(environment, "environment", environment))  # Inside of what is watched.
+    fillings = [] if found is not None else read_fillings(experiment, spec, parts.pure_policy, own)
     lacking = begin(experiment)
     choose_dispatch(parts.state)
     logs = _open_logs(experiment, stack, found, environment, resume)

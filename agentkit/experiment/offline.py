@@ -35,6 +35,7 @@ from agentkit.experiment.config.experiment_config import ExperimentConfig, Seed,
 from agentkit.experiment.evaluation.evaluate import Evaluator
 from agentkit.experiment.policies.agent_parts import make_parts
 from agentkit.experiment.policies.loading import Policies
+from agentkit.experiment.policies.restore_policy import own_actions
 from agentkit.experiment.policies.result import Result
 from agentkit.experiment.runs.config_json import check_run_directory, experiment_from_record, read_record
 from agentkit.experiment.runs.lock import run_lock
@@ -50,6 +51,7 @@ from agentkit.experiment.training.devices import (
 from agentkit.experiment.training.hooks import Hooks, with_callbacks
 from agentkit.experiment.training.initial_state import InitialState, find_initial_state
 from agentkit.experiment.training.own_learner import OwnLearner, make_learner
+from agentkit.experiment.training.prior_data import as_in_training, warn_of_own_bounds
 from agentkit.experiment.training.signals import StopOnSignal
 from agentkit.experiment.training.training_loop import Training
 from agentkit.learning import Learner, LearnerCallbacks
@@ -58,6 +60,7 @@ from agentkit.replay import Uniform
 from agentkit.specs import EnvironmentSpec, make_environment_spec
 from agentkit.types import TableInfo
 from agentkit.variables import VariableClient, VariableStore
+from agentkit.wrappers.reward_scale import find_scale
 
 if TYPE_CHECKING:
     from agentkit.replay import Replay
@@ -85,7 +88,7 @@ class OfflineConfig(metaclass=SaysWhatWasMeant):
         loggers: as in `ExperimentConfig`.
         progress: as in `ExperimentConfig`.
         environment_settings: arguments of the environment by name, as in `ExperimentConfig`.
-        wrappers: around the environment, as in `ExperimentConfig`.
+        wrappers: around the environment, as in `ExperimentConfig`; those for training only change the data instead.
         devices: as in `ExperimentConfig`.
         on_nan: as in `ExperimentConfig`.
         callbacks: as in `ExperimentConfig`.
@@ -235,8 +238,14 @@ def read_offline_config(
     return OfflineConfig(**(settings | changes))
 
 
-def load_dataset(config: OfflineConfig, spec: EnvironmentSpec, data: EpisodeData) -> TransitionsDataset:
+def load_dataset(config: OfflineConfig, spec: EnvironmentSpec, data: EpisodeData) -> tuple[TransitionsDataset, float]:
     """Loads the transitions that the agent's own adder makes of episodes, as batches.
+
+    Wrappers for training only change the episodes as they would change the environment's. IQL's rewards are then
+    scaled, as its weights are made for.
+
+    Returns:
+        The batches, and by how much rewards were multiplied.
 
     Raises:
         ConfigError: the agent learns from something else, or draws by priority.
@@ -251,16 +260,12 @@ def load_dataset(config: OfflineConfig, spec: EnvironmentSpec, data: EpisodeData
         )
     store = ItemStore(table)
     adder = agent.make_adder(cast("Replay", store), spec)  # All that an adder asks of a replay is a writer.
-    episodes = fit_episodes(data.episodes, spec, data.actions)
-    for episode in scale_rewards(episodes, _reward_scale(agent, data)):
+    episodes = as_in_training(fit_episodes(data.episodes, spec, data.actions), spec, config.wrappers)
+    scale = find_reward_scale(episodes) if getattr(agent.experience, "scale_rewards", False) else 1.0
+    for episode in scale_rewards(episodes, scale):
         add_episode(adder, episode)
     adder.close()
-    return TransitionsDataset(store, agent.batch_plan, config.seed)
-
-
-def _reward_scale(agent: Agent, data: EpisodeData) -> float:
-    """Returns by how much rewards are multiplied: for `Transitions` of IQL, whose weights are made for that."""
-    return find_reward_scale(data.episodes) if getattr(agent.experience, "scale_rewards", False) else 1.0
+    return TransitionsDataset(store, agent.batch_plan, config.seed), scale * (find_scale(config.wrappers) or 1.0)
 
 
 def _read(config: OfflineConfig) -> EpisodeData:
@@ -276,6 +281,8 @@ def _make_spec(experiment: ExperimentConfig, config: OfflineConfig, data: Episod
     if config.environment is None:
         return infer_spec(data.episodes, data.actions)
     with contextlib.closing(experiment.make_environment(config.seed)) as environment:
+        is_file = isinstance(config.dataset, str | pathlib.Path)
+        warn_of_own_bounds(data, own_actions(environment), str(config.dataset) if is_file else "the program")
         return make_environment_spec(environment)
 
 
@@ -331,7 +338,7 @@ def _build(
         check_command("offline", directory)
     data = _read(config)
     spec = _make_spec(experiment, config, data)
-    dataset = load_dataset(config, spec, data)
+    dataset, reward_scale = load_dataset(config, spec, data)
     parts = make_parts(agent, spec)
     check_own_boxes(experiment)
     if agent.make_learner is None:
@@ -362,7 +369,7 @@ def _build(
         parts, dataset, key, callbacks=callbacks, devices=devices, on_nan=config.on_nan, training=initial.training
     )
     stack.enter_context(contextlib.closing(learner))
-    work = LearnFromData(dataset, learner, _reward_scale(agent, data))
+    work = LearnFromData(dataset, learner, reward_scale)
     evaluator = None
     if evaluation_plan(experiment).period:
         observers = hooks.evaluation_observers()

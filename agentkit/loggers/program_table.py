@@ -199,6 +199,9 @@ def events_between(before: Status | None, after: Status) -> list[str]:
             found.append(f"{why or name}; it has failed")
         elif node["restarts"] > restarts:
             found.append(f"{why or name}; restart {node['restarts']}")
+        unwritten = _unwritten(name, node)
+        if unwritten and unwritten != (old and _unwritten(name, old)):
+            found.append(f"{unwritten}; nodes/{name}.log says why, and training goes on")
     evaluation = after["values"].get("evaluation")
     seen = None if before is None else before["values"].get("evaluation")
     if evaluation and (seen is None or seen["steps"] != evaluation["steps"]):
@@ -326,7 +329,16 @@ def _trouble(nodes: Sequence[tuple[str, Status]]) -> str:
         age = node["beat_age_seconds"]
         if node["state"] == "ready" and age is not None and age > _SILENT_SECONDS:
             return f"{name}: silent for {age:.0f} s"
-    return next((_named(name, node["last_error"]) for name, node in nodes if node["last_error"]), "")
+    known = [_unwritten(name, node) for name, node in nodes] + [
+        _named(name, node["last_error"]) for name, node in nodes if node["last_error"]
+    ]
+    return next(filter(None, known), "")
+
+
+def _unwritten(name: str, node: Status) -> str:
+    """Returns how many checkpoints a learner could not write; nothing where it wrote all."""
+    failures = int(node["gauges"].get("checkpoint_failures", 0))
+    return f"{name} could not write {failures:,} checkpoint{'s' * (failures > 1)}" if failures else ""
 
 
 def _table_row(name: str, table: Status) -> tuple[str, ...]:

@@ -160,7 +160,7 @@ def draw(render: Callable[[], np.ndarray]) -> np.ndarray:
     try:
         drawn = render()
     except NotImplementedError as error:
-        raise ConfigError(f"There is nothing to see: {error or 'render() is not implemented.'}") from error
+        raise ConfigError(f"There is nothing to see: {str(error) or 'render() is not implemented.'}") from error
     frame = np.asarray(drawn)
     if frame.dtype != np.uint8 or frame.ndim < 2 or frame.shape[2:] not in ((), (3,)):
         found = f"{frame.dtype} {list(frame.shape)}" if isinstance(drawn, np.ndarray) else type(drawn).__name__

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentkit.cli import main
-from agentkit.datasets import read_episodes
+from agentkit.datasets import read_episodes, write_episodes
 from tests.agents import offline_data
 
 SMALL = ["--set", "hidden_sizes=8", "--set", "batch_size=8"]
@@ -52,6 +52,23 @@ def test_train_export_learn_offline_resume_evaluate(tmp_path, monkeypatch, capsy
         assert main(words) == 2
         error = capsys.readouterr().err
         assert message in error and error.count("\n") == 1, error
+
+
+def test_data_that_were_moved_are_found_again(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    episodes = offline_data.make_episodes(offline_data.CATCH, 3, [0.5])
+    old = write_episodes(Path("old.hdf5"), episodes)
+    write_episodes(Path("other.hdf5"), episodes[:2])
+    words = ["offline", "bc", "--data", str(old), "--env", offline_data.CATCH, *SMALL, "--eval-every", "0"]
+    assert main([*words, "--updates", "2", "--run-directory", "run"]) == 0
+    old.rename("new.hdf5")
+    capsys.readouterr()
+    assert main(["offline", "--resume", "run", "--updates", "3"]) == 2
+    assert "old.hdf5 any more. Say where they are now: --data FILE" in capsys.readouterr().err
+    assert main(["offline", "--resume", "run", "--updates", "3", "--data", "other.hdf5"]) == 2
+    assert "Resume with the same file" in capsys.readouterr().err
+    assert main(["offline", "--resume", "run", "--updates", "3", "--data", "new.hdf5"]) == 0
+    assert main(["offline", "--resume", "run", "--updates", "4"]) == 0
 
 
 @pytest.mark.parametrize("given", ["--episodes 3", "--max-steps 9", "--seed 0", "--explore"])

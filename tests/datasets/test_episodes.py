@@ -3,6 +3,8 @@
 import json
 import pathlib
 import shutil
+import subprocess
+import sys
 from typing import Any
 
 import dm_env
@@ -210,6 +212,28 @@ def test_another_kind_of_file_is_refused(tmp_path: pathlib.Path, name: str, cont
         read_episodes(tmp_path / "absent.hdf5")
 
 
+def test_a_full_disk_is_told_in_a_line(tmp_path: pathlib.Path) -> None:
+    """In a process of its own, which HDF5 would end with SIGSEGV, after a traceback for each array."""
+    code = """
+import resource, signal, sys
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+from agentkit.datasets import write_episodes
+from agentkit.errors import ConfigError
+from tests.datasets.test_offline import EPISODES
+try:
+    write_episodes(sys.argv[1], EPISODES * 100)
+except ConfigError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "data.hdf5")], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "data.hdf5 cannot be written: File too large. Free some space" in done.stdout
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_file_is_not_written_over(tmp_path: pathlib.Path) -> None:
     path = write_episodes(tmp_path / "data.hdf5", EPISODES)
     with pytest.raises(ConfigError, match="exists"):
@@ -231,7 +255,8 @@ def test_a_file_is_not_written_over(tmp_path: pathlib.Path) -> None:
     [
         ({"actions": np.zeros(3, np.int32)}, "expected 4 actions beside 4 rewards"),
         ({"rewards": np.zeros(0)}, "no steps"),
-        ({"rewards": np.float64([0, 0, np.nan, 0])}, r"rewards of step 2: expected float64\[\], found float64 nan"),
+        ({"rewards": np.float64([0, 0, np.nan, 0])}, r"rewards of step 2: expected float32\[\], found float64 nan"),
+        ({"rewards": np.float64([0, 1e39, 0, 0])}, r"rewards of step 1: expected float32\[\], found float64 1e\+39"),
         ({"truncations": np.zeros(3, bool)}, r"truncations of shape \[4\]"),
         ({"truncations": np.bool_([False, True, False, False])}, "ends at step 2 and has 4"),
         ({"observations": {}}, "episode 0: expected observations, found an empty dict"),
@@ -267,13 +292,35 @@ def test_actions_are_mapped_onto_the_agents_bounds() -> None:
     assert discrete.dtype == np.int32
 
 
+def test_choices_may_be_a_column() -> None:
+    """As d3rlpy has them, with an environment and without one."""
+    column = np.int64([[1], [0], [1]])
+    np.testing.assert_array_equal(_fit(column, SPEC.actions, None), [1, 0, 1])
+    np.testing.assert_array_equal(_fit(column + 3, SPEC.actions, {"type": "Discrete", "n": 3, "start": 3}), [1, 0, 1])
+    inferred = infer_spec([make_episode(3, True)._replace(actions=column)], None).actions
+    assert (inferred.shape, inferred.num_values) == ((), 2)
+
+
+@pytest.mark.parametrize("space", [3, {"n": 3}, {"type": "Discrete", "n": object()}, specs.Array((), np.int32)])
+def test_what_is_no_action_space_is_not_written(tmp_path: pathlib.Path, space: Any) -> None:
+    with pytest.raises(SpecError, match="actions: expected an action space such as"):
+        write_episodes(tmp_path / "data.hdf5", EPISODES, space)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_action_space_may_have_arrays(tmp_path: pathlib.Path) -> None:
+    given = {"type": "Box", "low": np.float32([-2.0]), "high": np.float32([2.0]), "shape": (np.int64(1),)}
+    found = read_episodes(write_episodes(tmp_path / "data.hdf5", EPISODES, given)).actions
+    assert found == {"type": "Box", "low": [-2.0], "high": [2.0], "shape": [1]}
+
+
 @pytest.mark.parametrize(
     ("actions", "spec", "message"),
     [
         ([[-2.0, 0.0]], BOX, r"actions of step 0: .* from -1 to 1, found float64 -2\.0 at \[0\]"),
         (np.int64([3]), SPEC.actions, "actions of step 0: .* from 0 to 2, found int64 3"),
         ([[0.0]], BOX, r"expected float32\[2\] at each step, found float64\[1\]"),
-        ([0.5], SPEC.actions, r"expected int32\[\] at each step, found float64\[\]"),
+        ([0.5], SPEC.actions, r"expected int32\[\] at each step, found float64\[\].* whole numbers for choices"),
     ],
 )
 def test_actions_that_do_not_fit_are_refused(actions: Any, spec: Any, message: str) -> None:

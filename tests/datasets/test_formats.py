@@ -144,7 +144,7 @@ def test_columns_that_know_of_no_cut_say_so() -> None:
             {"next_observations": np.zeros((8, 2))},
             r"next_observations in the structure .*x: \[1\].* found value: \[2\]",
         ),
-        ({"rewards": np.array([b"1.5"] * 8)}, r"rewards: expected float64\[\] at each step, found"),
+        ({"rewards": np.array([b"1.5"] * 8)}, r"rewards: expected float32\[\] at each step, found"),
         ({"terminals": np.array(["False"] * 8)}, "terminals: expected booleans, found"),
         ({"timeouts": np.full(8, np.nan)}, "timeouts: expected booleans, found float64"),
         ({"rewards": None}, r"\['rewards'\] are missing"),
@@ -157,6 +157,16 @@ def test_bad_columns_are_named(tmp_path: pathlib.Path, changes: dict[str, Any], 
     columns = {name: column for name, column in columns.items() if column is not None}
     write_npz(tmp_path / "d.npz", columns)
     with pytest.raises(SpecError, match=f"d.npz: .*{message}"):
+        read_episodes(tmp_path / "d.npz")
+
+
+def test_columns_of_other_names_are_told_both_kinds(tmp_path: pathlib.Path) -> None:
+    columns = columns_of(EPISODES, with_next=True)
+    columns["dones"] = columns.pop("terminals")
+    write_npz(tmp_path / "d.npz", columns)
+    with pytest.raises(
+        SpecError, match=r"d.npz: expected the columns .*'terminals'.*'is_last'.*found .*'dones'.*Rename"
+    ):
         read_episodes(tmp_path / "d.npz")
 
 

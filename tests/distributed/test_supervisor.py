@@ -116,6 +116,21 @@ def test_too_many_restarts_stop_the_program_with_the_error_and_the_log(tmp_path)
     assert json.loads((tmp_path / "nodes" / "node-0.error.json").read_text())["type"] == "RuntimeError"
 
 
+def refuse(context):
+    context.ready()
+    raise ConfigError("The bolt is too long. Take a shorter one.")
+
+
+def test_an_error_that_says_all_is_told_without_its_traceback_which_is_in_the_log(tmp_path):
+    with pytest.raises(ProgramError) as caught:
+        run(one_role(refuse), tmp_path)
+    log = tmp_path / "nodes" / "node-0.log"
+    assert str(caught.value) == (
+        f"node-0 raised ConfigError: The bolt is too long. Take a shorter one. (its log: {log})"
+    )
+    assert "Traceback" in log.read_text()
+
+
 def no_work(context):
     context.ready()
 

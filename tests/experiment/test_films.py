@@ -21,7 +21,7 @@ from agentkit.experiment.evaluation.evaluate import filmed
 from agentkit.experiment.evaluation.training_films import TrainingFilms
 from agentkit.experiment.multi_agent.judging.filming import filmed_agents
 from agentkit.loggers import read_csv
-from agentkit.wrappers.film import Film, FilmWriter
+from agentkit.wrappers.film import Film, FilmWriter, draw
 
 ffmpeg = pytest.importorskip("imageio_ffmpeg")
 
@@ -263,3 +263,13 @@ def test_a_library_asked_for_that_is_not_here_is_no_traceback(headless, monkeypa
     with pytest.raises(ConfigError, match="apt-get install libosmesa6"):
         rendering.explain_import(AttributeError("'NoneType' object has no attribute 'glGetError'"), "numpy")
     rendering.explain_import(ImportError("no such package"), "no_such_package")
+
+
+def test_an_environment_that_does_not_say_why_it_cannot_draw():
+    """As gymnasium.Env's own render does."""
+
+    def render():
+        raise NotImplementedError
+
+    with pytest.raises(ConfigError, match=r"nothing to see: render\(\) is not implemented"):
+        draw(render)

@@ -31,7 +31,9 @@ from agentkit.experiment.offline import load_dataset, run_offline
 from agentkit.loggers import read_csv
 from agentkit.replay import InProcessReplay
 from agentkit.specs import make_environment_spec, zeros
+from agentkit.wrappers.clip_reward import ClipReward
 from agentkit.wrappers.reward_scale import RewardScale
+from agentkit.wrappers.terminations_as_truncations import TerminationsAsTruncations
 from tests.agents import offline_data
 
 EPISODES = offline_data.make_episodes(offline_data.CATCH, 20, [0.5])
@@ -157,13 +159,30 @@ def test_iqls_rewards_are_scaled_by_the_datas_range_of_returns() -> None:
         "td3_bc": td3_bc.make_agent(),
     }.items():
         config = OfflineConfig(agent, episodes, 1)
-        items = load_dataset(config, infer_spec(episodes, None), data)._items
+        items = load_dataset(config, infer_spec(episodes, None), data)[0]._items
         rewards[name] = items.take(np.arange(len(items))).reward
     np.testing.assert_allclose(rewards["scaled"], factor * rewards["plain"], rtol=1e-5)
     np.testing.assert_array_equal(rewards["td3_bc"], rewards["plain"])
     np.testing.assert_allclose(np.sum(rewards["plain"]), sum(returns), rtol=1e-4)
     alike = [episode._replace(rewards=np.ones(20)) for episode in episodes if len(episode.rewards) == 20]
     assert all(np.all(episode.rewards == 1.0) for episode in datasets.scale_rewards(alike))
+
+
+def test_wrappers_for_training_only_change_what_is_learned_from() -> None:
+    """They are around no environment that is learned in: evaluations go without them."""
+    data = datasets.EpisodeData(EPISODES, None)
+    spec = infer_spec(EPISODES, None)
+
+    def items(*wrappers: Any) -> tuple[Any, float]:
+        dataset, scale = load_dataset(make_config(wrappers=wrappers), spec, data)
+        return dataset._items.take(np.arange(len(dataset))), scale
+
+    plain, scale = items()
+    assert scale == 1.0 and np.any(plain.reward) and np.any(plain.discount == 0.0)
+    changed, scale = items(functools.partial(RewardScale, scale=3.0), ClipReward, TerminationsAsTruncations)
+    np.testing.assert_array_equal(changed.reward, np.clip(3.0 * plain.reward, -1.0, 1.0))
+    assert np.all(changed.discount == np.max(plain.discount)) and scale == 3.0
+    np.testing.assert_array_equal(changed.observation, plain.observation)
 
 
 @pytest.mark.full
@@ -296,6 +315,15 @@ def test_rewards_that_were_summed_or_scaled_are_the_environments_own_again(tmp_p
     for episode in episodes[:3]:
         assert np.all(np.abs(episode.rewards[:-1]) < 1e-6) and abs(episode.rewards[-1]) == pytest.approx(1.0)
         assert episode.terminations[-1]
+
+
+def test_rewards_and_ends_that_cannot_be_had_back_are_warned_of(tmp_path: pathlib.Path) -> None:
+    agent = dqn.make_agent(dqn.Config(**SMALL, n_step=1, min_replay_size=20))
+    settings: dict[str, Any] = {"wrappers": [ClipReward, TerminationsAsTruncations], "evaluation_period": 0}
+    agentkit.run(agentkit.ExperimentConfig(agent, offline_data.CATCH, 10, run_directory=tmp_path / "run", **settings))
+    with pytest.warns(RuntimeWarning, match="as ClipReward, TerminationsAsTruncations made them in training"):
+        episodes = read_replay(tmp_path / "run").episodes
+    assert not episodes[0].terminations.any()
 
 
 @pytest.mark.full

@@ -4,26 +4,30 @@ import dataclasses
 import functools
 import json
 import pathlib
+import warnings
 from typing import Any
 
+import dm_env
 import numpy as np
 import pytest
 import tree
 
 import agentkit
 from agentkit import ExperimentConfig, checkpoint, datasets
-from agentkit.agents import discrete_sac, dqn, gumbel_muzero, ppo, r2d2, sac
+from agentkit.agents import discrete_sac, dqn, gumbel_muzero, ppo, r2d2, sac, td3_bc
 from agentkit.agents.addons import with_prior_data
 from agentkit.cli import main
 from agentkit.core import BatchPlan
 from agentkit.datasets import ItemStore, ReplayDataset, add_episode
 from agentkit.errors import ConfigError
 from agentkit.experiment.launching.run import prepare_launch
-from agentkit.experiment.training.prior_data import fill, read_fillings
+from agentkit.experiment.training.prior_data import fill, read_fillings, warn_of_own_bounds
 from agentkit.replay import InProcessReplay, MinSize, Table
-from agentkit.specs import make_environment_spec
+from agentkit.specs import BoundedArray, make_environment_spec
+from agentkit.wrappers.base import EnvironmentWrapper, ObservationWrapper
 from agentkit.wrappers.clip_reward import ClipReward
 from agentkit.wrappers.reward_scale import RewardScale
+from agentkit.wrappers.terminations_as_truncations import TerminationsAsTruncations
 from tests.agents import offline_data
 
 CATCH = offline_data.CATCH
@@ -109,6 +113,72 @@ def test_rewards_are_those_that_training_gives(data: pathlib.Path) -> None:
     before, after = (replay.contents("transitions")[0].reward for replay in (plain, changed))
     assert np.any(before)
     np.testing.assert_allclose(after, 0.5 * np.clip(3.0 * before, -1.0, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("high", "actions", "space", "warns"),
+    [
+        (0.4, [-0.4, 0.1, 0.4], None, True),
+        (0.4, [-0.4, 0.1, 0.5], None, False),  # These are an agent's.
+        (0.4, [-0.4, 0.1, 0.4], {"type": "Box", "low": [-0.4], "high": [0.4]}, False),
+        (1.0, [-0.4, 0.1, 0.4], None, False),
+        (2.0, [-0.4, 0.1, 0.4], None, False),
+    ],
+)
+def test_actions_that_seem_to_be_in_the_environments_own_bounds_are_warned_of(
+    high: float, actions: list[float], space: Any, warns: bool
+) -> None:
+    episode = datasets.Episode(np.zeros((4, 2)), np.float64(actions)[:, None], np.zeros(3), *np.zeros((2, 3), bool))
+    own = BoundedArray((1,), np.float32, -high, high)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        warn_of_own_bounds(datasets.EpisodeData([episode], space), own, "d.npz")
+    assert ["All actions of d.npz are within" in str(each.message) for each in seen] == [True] * warns
+
+
+@pytest.mark.parametrize("offline", [False, True])
+def test_both_kinds_of_run_look_at_the_environments_own_bounds(offline: bool, tmp_path: pathlib.Path) -> None:
+    episodes = offline_data.make_episodes(offline_data.POINT_MASS, 2, [0.5])
+    own = [episode._replace(actions=episode.actions * np.float32(0.4)) for episode in episodes]
+    path = datasets.write_episodes(tmp_path / "data.hdf5", own)
+    with pytest.warns(RuntimeWarning, match="within the environment's own bounds, -0.4 to 0.4"):
+        if offline:
+            agent = td3_bc.make_agent(td3_bc.Config(**SMALL))
+            agentkit.run_offline(agentkit.OfflineConfig(agent, path, 1, make_narrow, evaluation_period=0))
+        else:
+            agent = sac.make_agent(sac.Config(**SMALL, num_random_steps=1))
+            agentkit.run(make_experiment(agent, 1, environment=make_narrow, data=path))
+
+
+class Narrow(EnvironmentWrapper):
+    """Takes actions in [-0.4, 0.4]."""
+
+    def action_spec(self) -> BoundedArray:
+        spec = self._environment.action_spec()
+        return BoundedArray(spec.shape, spec.dtype, -0.4, 0.4, spec.name)
+
+
+def make_narrow(seed: int) -> Any:
+    return Narrow(agentkit.envs.make(offline_data.POINT_MASS, seed=seed, raw=True))
+
+
+class PaidBySight(ObservationWrapper):
+    """Pays what is seen, in training."""
+
+    training_only = True
+
+    def _transform(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
+        if timestep.reward is None:
+            return timestep
+        return timestep._replace(reward=np.float32(np.argmax(timestep.observation)))
+
+
+def test_wrappers_for_training_only_see_the_datas_steps(data: pathlib.Path) -> None:
+    wrappers = [PaidBySight, TerminationsAsTruncations]
+    items, _ = filled(make_experiment(make_agent(), data=data, wrappers=wrappers))[0].contents("transitions")
+    seen = items.next_observation.reshape(len(items.reward), -1)
+    np.testing.assert_array_equal(items.reward, np.argmax(seen, axis=1))
+    assert np.any(items.reward) and np.all(items.discount == np.float32(0.99))
 
 
 @pytest.mark.both_stacks

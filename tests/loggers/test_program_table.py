@@ -238,6 +238,19 @@ def test_events():
     assert len(events_between(None, make_status())) == 2
 
 
+def test_checkpoints_that_could_not_be_written_are_told_each_time():
+    """As on a full disk: the run goes on, and what would be lost grows."""
+    statuses = [make_status() for _ in range(3)]
+    for failures, status in enumerate(statuses):
+        if failures:
+            status["nodes"]["learner-0"]["gauges"]["checkpoint_failures"] = failures
+    ends = "nodes/learner-0.log says why, and training goes on"
+    assert events_between(statuses[0], statuses[1]) == [f"learner-0 could not write 1 checkpoint; {ends}"]
+    assert events_between(statuses[1], statuses[2]) == [f"learner-0 could not write 2 checkpoints; {ends}"]
+    assert events_between(statuses[2], statuses[2]) == []
+    assert "learner-0 could not write 2 checkpoints" in as_text(statuses[2])
+
+
 def test_plain_lines_at_intervals_and_at_the_end():
     clock, stream = _Clock(), io.StringIO()
     with ProgramTable(interval_seconds=10, stream=stream, clock=clock) as table:

@@ -58,10 +58,12 @@ def launch(arguments: argparse.Namespace) -> int:
         own = callbacks_for_resumed_run(arguments, arguments.resume, changes["imports"])
         resume = functools.partial(experiment.resume_launch, arguments.resume, callbacks=own, **changes, **chosen)
         return _show(resume, arguments.resume, arguments)
-    if arguments.stop_at_return is not None and arguments.evaluators == 0:
-        raise ConfigError(
-            "--stop-at-return looks at evaluations, and --evaluators 0 makes none. Leave one of them out."
-        )
+    of_evaluations = {
+        "--stop-at-return": arguments.stop_at_return, "--eval-every": arguments.eval_every,
+        "--eval-episodes": arguments.eval_episodes, "--eval-max-steps": arguments.eval_max_steps,
+    }  # fmt: skip
+    if arguments.evaluators == 0 and (given := [word for word, value in of_evaluations.items() if value]):
+        raise ConfigError(f"{given[0]} is of evaluations, and --evaluators 0 makes none. Leave one of them out.")
     if several:
         plan = new_several(arguments, "launch")
         by_policy = tell_agents(plan)

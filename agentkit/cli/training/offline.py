@@ -31,9 +31,9 @@ from agentkit.errors import CheckpointError, ConfigError, SpecError
 if TYPE_CHECKING:
     from agentkit.experiment.runs.new_folder import NewFolder
 
-# What --resume takes from the run instead of from the command line: all but --updates, --on-nan and --import.
+# What --resume takes from the run instead of from the command line: all but --updates, --data, --on-nan and --import.
 _OF_A_NEW_RUN = (
-    "agent", "data", "env", "config", "env_set", "wrapper", "seed", "set", "torso", "normalize", "view", "out",
+    "agent", "env", "config", "env_set", "wrapper", "seed", "set", "torso", "normalize", "view", "out",
     "run_directory", "eval_every", "eval_episodes", "eval_max_steps", "checkpoint_every", "tensorboard", "log",
     "init_from", "init_checkpoint",
 )  # fmt: skip
@@ -115,21 +115,31 @@ def _resumed_plan(arguments: argparse.Namespace) -> Any:
     refuse_given(
         arguments,
         _OF_A_NEW_RUN,
-        "Only --updates, the new total, --on-nan, --keep-best, --best-score, --keep-checkpoints, --stop-at-return and "
-        "--import may be given with it.",
+        "Only --updates, the new total, --data, where they are now, --on-nan, --keep-best, --best-score, "
+        "--keep-checkpoints, --stop-at-return and --import may be given with it.",
     )
     check_is_run(arguments.resume)
+    if arguments.data is not None:
+        check_is_data(arguments.data)
     from agentkit import experiment
 
     given_changes = {
         "num_updates": arguments.updates,
+        "dataset": arguments.data,
         "on_nan": arguments.on_nan,
         "keep_checkpoints": arguments.keep_checkpoints,
     }
     changes = {name: value for name, value in given_changes.items() if value is not None}
     imports = import_packages(arguments.imports)
     own = callbacks_for_resumed_run(arguments, arguments.resume, imports)
-    return experiment.read_offline_config(arguments.resume, imports=imports, progress=True, callbacks=own, **changes)
+    plan = experiment.read_offline_config(arguments.resume, imports=imports, progress=True, callbacks=own, **changes)
+    try:
+        check_is_data(str(plan.dataset))
+    except ConfigError as error:
+        raise ConfigError(
+            f"The data of {arguments.resume} are not in {plan.dataset} any more. Say where they are now: --data FILE."
+        ) from error
+    return plan
 
 
 def export(arguments: argparse.Namespace) -> int:

@@ -36,8 +36,8 @@ def parse_value(text: str, annotation: Any) -> Any:
         ValueError: saying what was expected and found.
         TypeError: if values of this type cannot be written on a command line.
 
-    >>> parse_value("256,256", tuple[int, ...])
-    (256, 256)
+    >>> parse_value("256,256", tuple[int, ...]), parse_value("[64, 64]", tuple[int, ...])
+    ((256, 256), (64, 64))
     >>> parse_value("none", float | None) is None
     True
     """
@@ -194,7 +194,7 @@ def _example(classes: dict[str, Any]) -> str:
 
 
 def _parse_tuple(text: str, options: tuple[Any, ...]) -> tuple[Any, ...]:
-    parts = [part.strip() for part in text.strip("()").split(",") if part.strip()]
+    parts = [part.strip() for part in text.strip("()[] ").split(",") if part.strip()]
     if len(options) == 2 and options[1] is Ellipsis:
         return tuple(parse_value(part, options[0]) for part in parts)
     if len(parts) != len(options):

@@ -91,7 +91,11 @@ def add_offline(commands: Commands[Parser]) -> None:
         help="HDF5 in Minari's layout, as 'agentkit export' writes it, D4RL's, .npz, minari:ID, rlds:FOLDER; see docs",
     )
     offline.add_argument("--updates", type=positive, metavar="N", help="gradient updates in all")
-    add_resume(offline, "with it you may give --updates, the new total, and what to keep (--keep-best, ...)")
+    add_resume(
+        offline,
+        "with it you may give --updates, the new total, --data where they were moved, and what to keep "
+        "(--keep-best, ...)",
+    )
     export = add_command(
         commands,
         "export",

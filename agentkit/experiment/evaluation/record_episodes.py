@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
+import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -29,7 +31,8 @@ from agentkit.replay import InProcessReplay
 from agentkit.specs import changes_sides, is_batched, make_environment_spec
 from agentkit.types import Nest, Step, Transition
 from agentkit.variables import VariableClient
-from agentkit.wrappers.reward_scale import find_scale
+from agentkit.wrappers.base import without_training_only
+from agentkit.wrappers.reward_scale import RewardScale, find_scale
 
 
 def record_episodes(
@@ -73,7 +76,8 @@ def record_episodes(
 def read_replay(run_directory: str | pathlib.Path, **options: Any) -> EpisodeData:
     """Returns the episodes that the replay of a run's newest checkpoint holds, unfinished and cut ones as truncated.
 
-    Rewards are the environment's own: without a `RewardScale`. Where `n_step` is not 1, all but the first step of
+    Rewards are the environment's own: without a `RewardScale`. What else is for training only, such as `ClipReward`, is
+    in them still, which is a warning. Where `n_step` is not 1, all but the first step of
     unfinished ones is left out. Observations are the environment's, too, whatever views the agent had of the past.
 
     Args:
@@ -106,6 +110,7 @@ def read_replay(run_directory: str | pathlib.Path, **options: Any) -> EpisodeDat
         )
     with contextlib.closing(experiment.make_environment(experiment.seed)) as environment:
         spec = make_environment_spec(environment)
+        _warn_of_training_only(experiment.wrappers, environment)
     if changes_sides(spec.discounts):
         raise ConfigError(
             f"The run {run_directory} plays both sides of a game (both_sides:), whose discounts of -1 files of "
@@ -124,6 +129,20 @@ def read_replay(run_directory: str | pathlib.Path, **options: Any) -> EpisodeDat
     scale = find_scale(experiment.wrappers)
     unscaled = scale_rewards(episodes, 1.0 if scale is None else 1.0 / scale)
     return EpisodeData(in_own_terms(unscaled, spec), describe_actions(spec.actions))
+
+
+def _warn_of_training_only(wrappers: Sequence[Any], environment: Any) -> None:
+    """Warns where replay holds other rewards or ends than the environment's own, and these cannot be had back."""
+    kept = {id(wrapper) for wrapper in without_training_only(wrappers)}
+    changing = {getattr(wrapper, "func", wrapper) for wrapper in wrappers if id(wrapper) not in kept} - {RewardScale}
+    if changing or (find_scale(wrappers) is None and hasattr(environment, "raw_return")):
+        by = ", ".join(sorted(each.__name__ for each in changing)) or "its environment"
+        warnings.warn(
+            f"Replay holds what the run learned from: rewards or ends as {by} made them in training, and not the "
+            "environment's own. Record episodes instead to have these (agentkit export without --replay).",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 def _without_past(items: Transition | Step, reach: Reach) -> Transition | Step:

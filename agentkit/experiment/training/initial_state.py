@@ -119,8 +119,8 @@ def _check_rewards(experiment: ExperimentConfig, found: checkpoint.Checkpoint) -
     scale = float(found.state.get("reward_scale", 1.0))
     if not math.isclose(scale, 1.0) and find_scale(experiment.wrappers) is None:
         raise ConfigError(
-            f"init_from (--init-from): the run {experiment.init_from} learned from rewards times {scale:.6g}, its "
-            "agent's scale_rewards, and its values are of these. Give this one the wrapper "
+            f"init_from (--init-from): the run {experiment.init_from} learned from rewards times {scale:.6g} (by "
+            "its agent's scale_rewards, or a wrapper), and its values are of these. Give this one the wrapper "
             f"functools.partial(RewardScale, scale={scale!r}) (--wrapper 'reward_scale(scale={scale!r})'), or "
             "scale=1.0 to do without."
         )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pathlib
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, final
 
 import dm_env
 import jax
 import numpy as np
+import tree
 
 from agentkit.actors import Policy
 from agentkit.agents.addons.prior_data import TABLE as PRIOR_TABLE
@@ -20,9 +22,10 @@ from agentkit.datasets.episodes import fit_episodes
 from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.replay import Replay, Table
-from agentkit.specs import EnvironmentSpec, zeros
+from agentkit.specs import EnvironmentSpec, is_spec, zeros
 from agentkit.types import Nest
 from agentkit.wrappers.base import without_training_only
+from agentkit.wrappers.canonical_actions import is_bounded_continuous
 
 
 class Filling(NamedTuple):
@@ -43,13 +46,16 @@ class Filling(NamedTuple):
     extras: Nest
 
 
-def read_fillings(experiment: ExperimentConfig, spec: EnvironmentSpec, policy: Policy | None) -> list[Filling]:
+def read_fillings(
+    experiment: ExperimentConfig, spec: EnvironmentSpec, policy: Policy | None, own: Nest = ()
+) -> list[Filling]:
     """Reads the data that a run's replay begins with, and checks them against the environment and the agent.
 
     Args:
         experiment: with `data`, or with an agent of `addons.with_prior_data`; else there are none.
         spec: of its environment.
         policy: the agent's, to explore with.
+        own: see `warn_of_own_bounds`; ``()`` looks at no bounds.
 
     Raises:
         ConfigError: the data cannot be read or are of another environment, the agent does not learn from them, or a
@@ -74,11 +80,41 @@ def read_fillings(experiment: ExperimentConfig, spec: EnvironmentSpec, policy: P
         return []
     tables = {table.name: table for table in agent.make_tables(spec)}
     extras = _extras(tables[plan.table], policy)
-    found = [Filling(table, _name(data), _read(experiment, data, spec), make, extras) for table, data, make in fillings]
+    found = [
+        Filling(table, _name(data), _read(experiment, data, spec, own), make, extras) for table, data, make in fillings
+    ]
     for filling in found:
         if filling.table == PRIOR_TABLE:  # In the other table the run's own steps follow.
             _refuse_too_few(filling, tables[PRIOR_TABLE])
     return found
+
+
+def warn_of_own_bounds(data: EpisodeData, own: Nest, source: str) -> None:
+    """Warns of actions that seem to be in the environment's own bounds, and are taken as an agent's, from -1 to 1.
+
+    Args:
+        data: with the action space that its file tells of; where it does, nothing can be mistaken.
+        own: spec of the actions that the environment itself takes.
+        source: of the data, for the message.
+    """
+    if data.actions is not None or not is_spec(own) or not is_bounded_continuous(own):
+        return
+    low, high = (np.broadcast_to(bound, own.shape).ravel() for bound in (own.minimum, own.maximum))
+    if np.all(low <= -1.0) and np.all(high >= 1.0):
+        return  # An agent's own actions are within such bounds, too; others than these are refused.
+    for episode in data.episodes:
+        actions = np.asarray(episode.actions)
+        if actions.dtype.kind not in "iuf" or actions[0].size != low.size:
+            return  # They are refused elsewhere.
+        if np.any(actions.reshape(len(actions), -1) < low) or np.any(actions.reshape(len(actions), -1) > high):
+            return
+    warnings.warn(
+        f"All actions of {source} are within the environment's own bounds, {low.min():g} to {high.max():g}, and are "
+        "taken as an agent's, from -1 to 1. If they are the environment's own, write them with their action space: "
+        "datasets.write_episodes(path, episodes, {'type': 'Box', 'low': [...], 'high': [...]}).",
+        RuntimeWarning,
+        stacklevel=2,
+    )
 
 
 def fill(replay: Replay, fillings: Sequence[Filling]) -> list[str]:
@@ -113,45 +149,69 @@ def _name(data: Any) -> str:
     return str(data) if isinstance(data, str | pathlib.Path) else "the program"
 
 
-def _read(experiment: ExperimentConfig, data: Any, spec: EnvironmentSpec) -> list[Episode]:
+def _read(experiment: ExperimentConfig, data: Any, spec: EnvironmentSpec, own: Nest) -> list[Episode]:
     try:
         read = read_episodes(data) if isinstance(data, str | pathlib.Path) else EpisodeData(list(data), None)
         episodes = fit_episodes(read.episodes, spec, read.actions)
     except (ConfigError, SpecError) as error:
         raise ConfigError(f"data (--data): {error}") from error
-    kept = {id(wrapper) for wrapper in without_training_only(experiment.wrappers)}
-    wrappers = [wrapper for wrapper in experiment.wrappers if id(wrapper) not in kept]
-    return [_as_in_training(episode, spec, wrappers) for episode in episodes] if wrappers else episodes
+    warn_of_own_bounds(read, own, _name(data))
+    return as_in_training(episodes, spec, experiment.wrappers)
 
 
-def _as_in_training(episode: Episode, spec: EnvironmentSpec, wrappers: Sequence[Callable[[Any], Any]]) -> Episode:
-    """Returns the episode with the rewards that wrappers for training only, such as `RewardScale`, make of its own."""
+def as_in_training(
+    episodes: Sequence[Episode], spec: EnvironmentSpec, wrappers: Sequence[Callable[[Any], Any]]
+) -> list[Episode]:
+    """Returns episodes with the rewards and ends that a run's wrappers for training only make of their own.
+
+    Args:
+        episodes: as the environment has them in evaluations.
+        spec: of the environment.
+        wrappers: of the run, of which those for training only are applied in their order, such as `RewardScale`.
+    """
+    kept = {id(wrapper) for wrapper in without_training_only(wrappers)}
+    chosen = [wrapper for wrapper in wrappers if id(wrapper) not in kept]
+    return [_replayed(episode, spec, chosen) for episode in episodes] if chosen else list(episodes)
+
+
+def _replayed(episode: Episode, spec: EnvironmentSpec, wrappers: Sequence[Callable[[Any], Any]]) -> Episode:
     environment: Any = _Played(episode, spec)
     for wrapper in wrappers:
         environment = wrapper(environment)
     environment.reset()
-    rewards = [environment.step(None).reward for _ in range(len(episode.rewards))]
-    return episode._replace(rewards=np.asarray(rewards, np.float64))
+    timesteps = [environment.step(_row(episode.actions, t)) for t in range(len(episode.rewards))]
+    rewards = np.asarray([timestep.reward for timestep in timesteps], np.float64)
+    terminations, truncations = np.zeros((2, len(timesteps)), bool)
+    terminations[-1] = timesteps[-1].discount == 0
+    truncations[-1] = not terminations[-1]
+    return episode._replace(rewards=rewards, terminations=terminations, truncations=truncations)
+
+
+def _row(nest: Nest, index: int) -> Nest:
+    return tree.map_structure(lambda x: x[index], nest)
 
 
 @final
 class _Played(dm_env.Environment):
-    """Plays one episode's rewards, whatever the actions; its observations mean nothing."""
+    """Plays one episode again, whatever the actions."""
 
     def __init__(self, episode: Episode, spec: EnvironmentSpec):
+        self._episode = episode
         self._rewards = np.asarray(episode.rewards, np.float64)
         self._spec = spec
         self._step = 0
 
     def reset(self) -> dm_env.TimeStep:
         """Begins."""
-        return dm_env.restart(zeros(self._spec.observations))
+        return dm_env.restart(_row(self._episode.observations, 0))
 
     def step(self, action: Nest) -> dm_env.TimeStep:
-        """Returns the next reward."""
-        reward = self._rewards[self._step]
+        """Returns the next step."""
+        reward, last = self._rewards[self._step], self._step == len(self._rewards) - 1
+        discount = 0.0 if self._episode.terminations[self._step] else 1.0
         self._step += 1
-        return dm_env.transition(reward, zeros(self._spec.observations))
+        kind = dm_env.StepType.LAST if last else dm_env.StepType.MID
+        return dm_env.TimeStep(kind, reward, discount, _row(self._episode.observations, self._step))
 
     def observation_spec(self) -> Nest:
         """Returns the environment's."""
