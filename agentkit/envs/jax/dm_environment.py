@@ -15,10 +15,8 @@ from agentkit import specs
 from agentkit.child import check_not_forked
 from agentkit.envs.base import checked_action
 from agentkit.envs.jax.base import JaxEnvironment
-from agentkit.errors import ConfigError
-from agentkit.types import Nest
-
-_STEP_TYPES = tuple(dm_env.StepType)
+from agentkit.errors import ConfigError, SpecError
+from agentkit.types import LAST, MID, Nest
 
 
 @final
@@ -58,8 +56,9 @@ class DmEnvironment(dm_env.Environment):
         cast = tree.map_structure(cast_action, self._action_spec, action)
         self._key, self._state, timestep = self._step(self._key, self._state, cast)
         step_type, reward, discount, observation = to_numpy(timestep)
-        self._is_over = int(step_type) == dm_env.StepType.LAST
-        return dm_env.TimeStep(_STEP_TYPES[int(step_type)], reward, discount, observation)
+        kind = kind_of_step(step_type, self.jax_environment)
+        self._is_over = kind == dm_env.StepType.LAST
+        return dm_env.TimeStep(kind, reward, discount, observation)
 
     def observation_spec(self) -> Nest:
         """Returns the spec of the observations."""
@@ -119,6 +118,20 @@ def _cpu() -> jax.Device | None:
         return jax.local_devices(backend="cpu")[0]
     except RuntimeError:
         return None
+
+
+def kind_of_step(step_type: np.ndarray, environment: JaxEnvironment) -> dm_env.StepType:
+    """Returns the type of the time step that an environment's `step` gave.
+
+    Raises:
+        SpecError: it is neither MID nor LAST.
+    """
+    if step_type not in (MID, LAST):
+        raise SpecError(
+            f"The environment {type(environment).__name__}'s step: step_type: expected MID ({MID}) or LAST ({LAST}), "
+            f"found {step_type}. Only reset begins an episode; agentkit.envs.jax.time_steps.next_step makes the rest."
+        )
+    return dm_env.StepType(int(step_type))
 
 
 def cast_action(spec: specs.Array, action: Any) -> np.ndarray:

@@ -197,7 +197,7 @@ class SeveralRounds:
         is_bad = jnp.any(jnp.stack([each.tally[1] >= 0 for each in of_all.values()]))
         seen = [(turn.row.observation, turn.row.reward, turn.after.observation) for turn in turns.values()]
         out_of_range = jnp.sum(jnp.stack([self._count_out_of_range(name, turn.row) for name, turn in turns.items()]))
-        episodes = episodes._replace(num_out_of_range=out_of_range)
+        episodes = episodes._replace(num_out_of_range=episodes.num_out_of_range + out_of_range)
         learnt = {}
         for name, each in self._on_replay.items():
             mine, turn = now.progress[name], turns[name]
