@@ -417,12 +417,11 @@ class Listed(Endless):
         (Odd(at_step=(("discount", jnp.int32),)), r"discount: expected float32\[\], found int32\[\]"),
         (Odd(at_step=(("step_type", jnp.float32),)), r"step_type: expected int32\[\], found float32\[\]"),
         (Odd(state=0.0), r"state: expected int32\[\], found float32\[\]"),
-        (Odd(at_step=(("observation", lambda x: [x]),)), r"observation: expected .*none"),
         (Listed(), r"step: observation: expected the containers \(\(\*,\)\), found \(\[\*\]\)"),
         (Alone(Odd(at_step=(("reward", jnp.int32),))), r"reward\['only'\]: expected float32\[\], found int32\[\]"),
         (Odd(reset_pool=0), "reset_pool: expected a whole number of at least 1, or None, found 0"),
     ],
-    ids=["good", "dtype", "shape", "reward", "discount", "step type", "state", "path", "list", "several", "pool"],
+    ids=["good", "dtype", "shape", "reward", "discount", "step type", "state", "list", "several", "pool"],
 )
 def test_an_environment_that_breaks_its_specs_is_refused_before_anything_is_compiled(environment, message):
     if not message:

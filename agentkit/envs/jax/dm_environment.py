@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, final
 
 import dm_env
@@ -94,11 +94,14 @@ def compiled_steps(environment: JaxEnvironment) -> tuple[Callable[..., tuple], C
             f"The environment {type(environment).__name__} has no hash ({error}), by which equal ones are compiled "
             "once. Write its class as @dataclasses.dataclass(frozen=True), with tuples in the place of lists."
         ) from error
-    return _compiled_once(environment)
+    return _compiled_once(environment, attributes_of(environment))
 
 
 @functools.lru_cache(maxsize=16)
-def _compiled_once(environment: JaxEnvironment) -> tuple[Callable[..., tuple], Callable[..., tuple]]:
+def _compiled_once(
+    environment: JaxEnvironment, attributes: Hashable
+) -> tuple[Callable[..., tuple], Callable[..., tuple]]:
+    del attributes  # What they were is compiled in.
 
     def reset(key: jax.Array) -> tuple:
         key, own = jax.random.split(key)
@@ -109,6 +112,43 @@ def _compiled_once(environment: JaxEnvironment) -> tuple[Callable[..., tuple], C
         return key, *environment.step(state, action, own)
 
     return jax.jit(reset), jax.jit(step)
+
+
+class _Itself:
+    """Is equal to another of the same object: of what has no hash, such as an array."""
+
+    def __init__(self, value: Any):
+        self._value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and other._value is self._value
+
+    def __hash__(self) -> int:
+        return id(self._value)
+
+
+def attributes_of(environment: JaxEnvironment) -> Hashable:
+    """Returns what the attributes are now that no `__eq__` compares, of an environment and of those inside of it.
+
+    An instance of a class without an `__eq__` of its own is equal to itself, whatever was set on it between two runs.
+    So what is compiled once is of the environment and of these.
+    """
+    is_compared = type(environment).__eq__ is not object.__eq__
+    found: list[Hashable] = []
+    for name, value in sorted(getattr(environment, "__dict__", {}).items()):
+        if isinstance(value, JaxEnvironment):
+            found.append((name, attributes_of(value)))
+        if not is_compared:
+            found.append((name, type(value), value if _has_hash(value) else _Itself(value)))
+    return tuple(found)
+
+
+def _has_hash(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
 
 
 @functools.cache
