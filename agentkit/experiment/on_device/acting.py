@@ -62,7 +62,8 @@ class Episodes(NamedTuple):
         count: int32 ``[]``.
         total_return: float32 ``[]``; of all agents.
         total_length: int32 ``[]``.
-        num_out_of_range: choices, discounts and types of these steps that no spec allows, int32 ``[]``.
+        num_out_of_range: choices, discounts and types of these steps that no spec allows, of several agents also masks
+            that allow nothing, int32 ``[]``.
         by_agent: the total return of each agent, by id; empty of a single one.
     """
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from agentkit.agents.common.experience import Segments
 from agentkit.envs.jax.multi_agent_base import JaxMultiAgentEnvironment
-from agentkit.envs.jax.step_check import count_out_of_range
+from agentkit.envs.jax.step_check import count_empty_masks, count_out_of_range
 from agentkit.envs.jax.turn_base import JaxTurnEnvironment
 from agentkit.experiment.on_device.acting import (
     Acting,
@@ -29,7 +29,7 @@ from agentkit.experiment.on_device.several.acting import Party, Play, Together, 
 from agentkit.experiment.on_device.several.opponents import DevicePools
 from agentkit.experiment.on_device.several.turns import InTurns, close_up
 from agentkit.experiment.policies.pool import Pool
-from agentkit.types import FIRST, Array, Nest, Step
+from agentkit.types import FIRST, LAST, Array, Nest, Step
 
 
 class _Playing(NamedTuple):
@@ -196,7 +196,7 @@ class SeveralRounds:
         )
         is_bad = jnp.any(jnp.stack([each.tally[1] >= 0 for each in of_all.values()]))
         seen = [(turn.row.observation, turn.row.reward, turn.after.observation) for turn in turns.values()]
-        out_of_range = jnp.sum(jnp.stack([self._count_out_of_range(name, turn.row) for name, turn in turns.items()]))
+        out_of_range = jnp.sum(jnp.stack([self._count_out_of_range(name, turn) for name, turn in turns.items()]))
         episodes = episodes._replace(num_out_of_range=episodes.num_out_of_range + out_of_range)
         learnt = {}
         for name, each in self._on_replay.items():
@@ -218,13 +218,15 @@ class SeveralRounds:
             now.count + 1,
         )
 
-    def _count_out_of_range(self, name: str, row: Step) -> Array:
-        """Returns how many choices and discounts of a policy's rows no spec allows."""
+    def _count_out_of_range(self, name: str, turn: Turn) -> Array:
+        """Returns how many choices and discounts of a policy's rows no spec allows, and masks that allow nothing."""
         agent_id = self._agent_ids[name][0]  # Whoever shares a policy has its specs.
         observations, discounts = (
             spec()[agent_id] for spec in (self._environment.observation_spec, self._environment.discount_spec)
         )
-        return count_out_of_range(observations, discounts, row.observation, row.discount)
+        acted = jnp.asarray(turn.is_there) & (turn.before.step_type != LAST)
+        found = count_out_of_range(observations, discounts, turn.row.observation, turn.row.discount)
+        return found + count_empty_masks(acted, turn.row.observation)
 
     def _take_step(
         self, training: Mapping[str, Nest], acting: Acting, reset: Reset
