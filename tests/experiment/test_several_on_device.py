@@ -251,6 +251,12 @@ def test_chance_draws_among_what_is_allowed_and_within_the_bounds():
     drawn = jax.vmap(lambda key: free.act((), key, jnp.zeros(1), ())[0])(keys)
     assert -1 <= drawn["a"].min() < -0.9 and 2.9 < drawn["a"].max() <= 3
     np.testing.assert_array_equal(np.unique(drawn["b"]), [0, 1, 2])
+    several = random_policy(
+        (specs.BoundedArray((2,), np.int32, 0, [2, 1]), specs.BoundedArray((2,), np.float32, -1, [1, 3]))
+    )
+    choices, numbers = jax.vmap(lambda key: several.act((), key, jnp.zeros(1), ())[0])(keys)
+    assert [np.unique(each).tolist() for each in choices.T] == [[0, 1, 2], [0, 1]]
+    assert (numbers.min(0) >= -1).all() and 0.9 < numbers[:, 0].max() <= 1 and 2.9 < numbers[:, 1].max() <= 3
 
 
 @pytest.mark.full
