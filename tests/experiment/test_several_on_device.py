@@ -328,10 +328,10 @@ def test_launch_refuses_the_compiled_loop(tmp_path):
 
 
 def test_an_environment_of_several_agents_is_refused_for_one():
-    of_a_class = "has several agents, and this is for one agent.*in JAX an agentkit.envs.jax.team.JaxTeam; see"
+    of_a_class = r"has several agents, and this is for one agent.*in JAX an agentkit.envs.jax.team.JaxTeam; see"
     with pytest.raises(ConfigError, match=of_a_class):
         agentkit.envs.make(TwoStepGame)  # team:TwoStepGame is no name that could be made.
-    with pytest.raises(ConfigError, match="has several agents.* takes team:jax:two_step_game; see"):
+    with pytest.raises(ConfigError, match=r"has several agents.* takes team:jax:two_step_game; see"):
         agentkit.envs.make("jax:two_step_game")
 
 

@@ -15,7 +15,6 @@ from agentkit.envs.jax.base import JaxEnvironment
 from agentkit.envs.jax.pooled import checked_size
 from agentkit.envs.step_check import find_choices
 from agentkit.errors import SpecError
-from agentkit.networks.action_mask import split_action_mask
 from agentkit.types import LAST, MID, Array, Nest
 
 _STEP_TYPE = specs.Array((), np.int32, "step_type")
@@ -62,17 +61,6 @@ def count_out_of_range(observations: Nest, discounts: Nest, observation: Nest, d
     ]
     ranges += [(leaf, least, np.ones(1, np.float32)) for leaf in tree.flatten(discount)]
     return sum((jnp.sum(~((x >= low) & (x <= high)), dtype=jnp.int32) for x, low, high in ranges), jnp.int32(0))
-
-
-def count_empty_masks(acted: Array, observation: Nest) -> Array:
-    """Returns how many action masks allow nothing of an agent that acted, int32 ``[]``; to be compiled.
-
-    Args:
-        acted: where it did, bool ``[N]``.
-        observation: at which it did, leaves ``[N, ...]``.
-    """
-    masks = split_action_mask(observation)[1]
-    return sum((jnp.sum(acted & ~jnp.any(mask != 0, -1), dtype=jnp.int32) for mask in masks), jnp.int32(0))
 
 
 def count_wrong_types(moved: Array, step_type: Array) -> Array:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from agentkit.agents.common.experience import Segments
 from agentkit.envs.jax.multi_agent_base import JaxMultiAgentEnvironment
-from agentkit.envs.jax.step_check import count_empty_masks, count_out_of_range
+from agentkit.envs.jax.step_check import count_out_of_range
 from agentkit.envs.jax.turn_base import JaxTurnEnvironment
 from agentkit.experiment.on_device.acting import (
     Acting,
@@ -29,6 +29,7 @@ from agentkit.experiment.on_device.several.acting import Party, Play, Together, 
 from agentkit.experiment.on_device.several.opponents import DevicePools
 from agentkit.experiment.on_device.several.turns import InTurns, close_up
 from agentkit.experiment.policies.pool import Pool
+from agentkit.networks.action_mask import split_action_mask
 from agentkit.types import FIRST, LAST, Array, Nest, Step
 
 
@@ -225,8 +226,9 @@ class SeveralRounds:
             spec()[agent_id] for spec in (self._environment.observation_spec, self._environment.discount_spec)
         )
         acted = jnp.asarray(turn.is_there) & (turn.before.step_type != LAST)
+        empty = [acted & ~jnp.any(mask != 0, -1) for mask in split_action_mask(turn.row.observation)[1]]
         found = count_out_of_range(observations, discounts, turn.row.observation, turn.row.discount)
-        return found + count_empty_masks(acted, turn.row.observation)
+        return found + sum((jnp.sum(each, dtype=jnp.int32) for each in empty), jnp.int32(0))
 
     def _take_step(
         self, training: Mapping[str, Nest], acting: Acting, reset: Reset
