@@ -200,11 +200,12 @@ def refuse_several_agents(name: str) -> None:
 
 
 def several_agents(name: str) -> ConfigError:
-    """Returns the error of an environment of several agents where one agent is to act."""
+    """Returns the error of an environment of several agents, or of a class of one's own, where one agent is to act."""
+    own = "an agentkit.envs.multi_agent.team.TeamEnvironment around it, in JAX an agentkit.envs.jax.team.JaxTeam"
     return ConfigError(
         f"{name} has several agents, and this is for one agent. Say who plays whom: --policies shared (or each), "
         "in Python agentkit.MultiAgentConfig; see docs/several_agents.md. One agent that acts for all of a team, as "
-        f"qmix, takes team:{name}; see docs/teams.md."
+        f"qmix, takes {f'team:{name}' if ':' in name else own}; see docs/teams.md."
     )
 
 

@@ -10,7 +10,10 @@ import pytest
 
 from agentkit.agents import dqn
 from agentkit.callbacks import Callback
+from agentkit.envs.jax.base import JaxEnvironment
 from agentkit.envs.jax.cartpole import CartPole
+from agentkit.envs.jax.dm_environment import compiled_steps
+from agentkit.envs.jax.pooled import Pooled
 from agentkit.envs.jax.time_steps import next_step
 from agentkit.errors import NonFiniteError, NonFiniteWarning
 from agentkit.experiment import ExperimentConfig
@@ -85,6 +88,40 @@ def test_returns_are_of_the_hosts_distribution_and_depend_on_the_number_alone():
     # Five standard errors of the difference; the deviation of one is that of the other.
     assert abs(first["episode_return"] - theirs.mean()) < 5 * theirs.std() * np.sqrt(1 / 60 + 1 / 200)
     assert theirs.min() - 2 <= first["episode_return_min"] <= theirs.max()
+
+
+class Paying(JaxEnvironment):
+    """A class as most people write one: with attributes, and without an `__eq__`."""
+
+    def __init__(self, reward, table):
+        self.reward, self.table = reward, table
+
+    def observation_spec(self):
+        return Endless().observation_spec()
+
+    def action_spec(self):
+        return Endless().action_spec()
+
+    def reset(self, key):
+        return Endless().reset(key)
+
+    def step(self, state, action, key):
+        return Endless(reward=self.reward + self.table[0]).step(state, action, key)
+
+
+@pytest.mark.parametrize("is_inside", [False, True])
+def test_what_is_set_on_an_environment_between_two_runs_counts_in_evaluations(is_inside):
+    """The training was compiled anew; evaluations, and all on the host, had the rewards of the first run."""
+    own = Paying(1.0, [0.0])
+    environment = Pooled(own) if is_inside else own
+    experiment = plan(environment)
+    found = []
+    for reward, table in ((1.0, own.table), (2.0, own.table), (2.0, [5.0]), (1.0, [0.0])):
+        own.reward, own.table = reward, table
+        one, other = evaluators(experiment)
+        found.append((one.run(2, 1)["episode_return"], other.run(2, 1)["episode_return"]))
+    assert found == [(3.0, 3.0), (6.0, 6.0), (21.0, 21.0), (3.0, 3.0)]
+    assert compiled_steps(environment) is compiled_steps(environment)
 
 
 def test_it_stops_when_it_is_asked_to_and_says_what_is_not_finite():

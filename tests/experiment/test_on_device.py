@@ -14,13 +14,16 @@ from agentkit.agents import registry
 from agentkit.agents.common.experience import ReplayConfig, Segments, SegmentsConfig, Transitions
 from agentkit.callbacks import Callback
 from agentkit.envs.jax.cartpole import CartPole
+from agentkit.envs.jax.dm_environment import DmEnvironment
 from agentkit.envs.jax.memory_chain import MemoryChain
+from agentkit.envs.jax.multi_agent_host import HostMultiAgentEnvironment
 from agentkit.envs.jax.point_mass import PointMass
+from agentkit.envs.jax.pooled import Pooled
 from agentkit.envs.jax.time_steps import first_step
 from agentkit.errors import ConfigError, NonFiniteError, SpecError
 from agentkit.experiment import ResumeError, load
 from agentkit.experiment.multi_agent import on_device
-from agentkit.experiment.on_device.acting import no_episodes, start
+from agentkit.experiment.on_device.acting import fill_pool, no_episodes, start
 from agentkit.experiment.on_device.checks import check_settings, find_environment
 from agentkit.experiment.on_device.loop import MOST_ROUNDS, DeviceLoop, Report, make_rounds
 from agentkit.experiment.on_device.replay.store import stores_of
@@ -33,7 +36,7 @@ from agentkit.learning.compiled import initial_state
 from agentkit.learning.finite import start_tally
 from agentkit.replay import InProcessReplay
 from agentkit.testing.learning import learns
-from agentkit.types import LAST, Step, has_action
+from agentkit.types import FIRST, LAST, MID, Step, has_action
 from agentkit.wrappers.reward_scale import RewardScale
 from agentkit.wrappers.step_limit import StepLimit
 from tests.experiment.on_device_runs import (
@@ -388,6 +391,22 @@ class Odd(Endless):
         return after if self.state is None else jnp.float32(self.state), timestep._replace(**made)
 
 
+@dataclasses.dataclass(frozen=True)
+class Listed(Endless):
+    """Promises a tuple, and gives a list at each step."""
+
+    def observation_spec(self):
+        return (super().observation_spec(),)
+
+    def reset(self, key):
+        state, timestep = super().reset(key)
+        return state, timestep._replace(observation=(timestep.observation,))
+
+    def step(self, state, action, key):
+        after, timestep = super().step(state, action, key)
+        return after, timestep._replace(observation=[timestep.observation])
+
+
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
@@ -398,10 +417,11 @@ class Odd(Endless):
         (Odd(at_step=(("discount", jnp.int32),)), r"discount: expected float32\[\], found int32\[\]"),
         (Odd(at_step=(("step_type", jnp.float32),)), r"step_type: expected int32\[\], found float32\[\]"),
         (Odd(state=0.0), r"state: expected int32\[\], found float32\[\]"),
+        (Listed(), r"step: observation: expected the containers \(\(\*,\)\), found \(\[\*\]\)"),
         (Alone(Odd(at_step=(("reward", jnp.int32),))), r"reward\['only'\]: expected float32\[\], found int32\[\]"),
         (Odd(reset_pool=0), "reset_pool: expected a whole number of at least 1, or None, found 0"),
     ],
-    ids=["good", "dtype", "shape", "reward", "discount", "step type", "state", "several", "pool"],
+    ids=["good", "dtype", "shape", "reward", "discount", "step type", "state", "list", "several", "pool"],
 )
 def test_an_environment_that_breaks_its_specs_is_refused_before_anything_is_compiled(environment, message):
     if not message:
@@ -447,12 +467,56 @@ def test_choices_and_discounts_out_of_their_range_are_counted():
     # 3 steps of 2 environments: the first observation is a reset's.
     assert count(Choosing(choice=4)) == count(Choosing(choice=-1)) == 4
     assert count(Choosing(discount=float("nan"))) == count(Choosing(discount=-0.5)) == 6
+    begins_again = Odd(at_step=(("step_type", lambda x: jnp.where(x == LAST, FIRST, x)),))
+    assert count(begins_again) == 2  # The third step of each environment.
     idle = Update(lambda key: (), lambda training, batch: (training, UpdateOutput({})), lambda _: {"policy": ()})
     experience = Transitions(ReplayConfig(n_step=1, replay_size=9, min_replay_size=9))
     party = Party("only", ("only",), policy, idle, experience)
     loop = DeviceLoop(SeveralRounds(Alone(Choosing(discount=2.0)), [party], 2))
     chunk = loop.run({"only": ()}, loop.start(jax.random.PRNGKey(0)), {"only": start_tally(0)}, 6, 1)
     assert int(chunk.report.episodes.num_out_of_range[0]) == 6
+    loop = DeviceLoop(SeveralRounds(Alone(begins_again), [party], 2))
+    chunk = loop.run({"only": ()}, loop.start(jax.random.PRNGKey(0)), {"only": start_tally(0)}, 6, 1)
+    assert int(chunk.report.episodes.num_out_of_range[0]) == 2
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["one", "several"])
+def test_on_the_host_a_step_that_begins_an_episode_is_refused_at_once(several):
+    environment = Odd(at_step=(("step_type", lambda x: jnp.full_like(x, FIRST)),))
+    host = HostMultiAgentEnvironment(Alone(environment)) if several else DmEnvironment(environment)
+    host.reset()
+    with pytest.raises(SpecError, match=r"'s step: step_type: expected MID \(1\) or LAST \(2\), found 0"):
+        host.step({"only": 0} if several else 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class BegunBy(Endless):
+    """Gives a time step of any type at a reset."""
+
+    kind: int = LAST
+
+    def reset(self, key):
+        state, timestep = super().reset(key)
+        return state, timestep._replace(step_type=jnp.int32(self.kind))
+
+
+@pytest.mark.parametrize("pool", [None, 2])
+@pytest.mark.parametrize("kind", [MID, LAST])
+def test_a_reset_begins_an_episode_whatever_type_it_gives_as_on_the_host(kind, pool):
+    """`next_step` in the place of `first_step`: with LAST no step was ever taken, with MID no episode began."""
+    environment = Pooled(BegunBy(kind=kind), pool)
+    policy = stateless_policy(lambda params, key, observation: jnp.int32(0))
+
+    def play(key):
+        acting = start(environment, policy, 2, key)
+        return collect(environment, policy, (), acting, 8, fill_pool(environment, acting, jnp.int32(0)))
+
+    acting, segments, _ = jax.jit(play)(jax.random.PRNGKey(0))
+    np.testing.assert_array_equal(segments.start_of_episode, [[1, 0, 0, 0, 1, 0, 0, 0, 1]] * 2)
+    assert int(acting.num_steps) == 12
+    party = Party("only", ("only",), policy)
+    together = SeveralRounds(Alone(BegunBy(kind=kind)), [party], 2).start(jax.random.PRNGKey(0))
+    np.testing.assert_array_equal(together.timestep.step_type, [FIRST] * 2)
 
 
 def test_what_is_out_of_its_range_ends_the_run():

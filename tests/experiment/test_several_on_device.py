@@ -10,7 +10,7 @@ from agentkit import checkpoint, specs
 from agentkit.actors.policy import Policy, stateless_policy
 from agentkit.actors.step_count import count_from, count_one_more, no_steps, steps_taken
 from agentkit.agents import a2c, dqn, mappo, ppo, qmix, r2d2
-from agentkit.agents.common.experience import Segments, SegmentsConfig
+from agentkit.agents.common.experience import ReplayConfig, Segments, SegmentsConfig, Transitions
 from agentkit.callbacks import Callback
 from agentkit.cli import main
 from agentkit.envs.jax.cartpole import CartPole
@@ -18,6 +18,7 @@ from agentkit.envs.jax.two_step_game import TwoStepGame
 from agentkit.envs.multi_agent.wrapper import MultiAgentWrapper
 from agentkit.errors import CheckpointError, ConfigError, NonFiniteError
 from agentkit.experiment import read_multi_agent_config
+from agentkit.experiment.on_device.loop import DeviceLoop
 from agentkit.experiment.on_device.several.acting import Party, Together, keys_of_each
 from agentkit.experiment.on_device.several.chance import random_policy
 from agentkit.experiment.on_device.several.rounds import SeveralRounds
@@ -119,6 +120,29 @@ def test_segments_of_several_updates_a_round_have_the_next_row_behind_them():
     np.testing.assert_array_equal(data.observation[..., 1], [[0, 1, 2], [2, 0, 1], [1, 2, 0]])
     np.testing.assert_array_equal(data.start_of_episode, data.observation[..., 1] == 0)
     np.testing.assert_array_equal(data.reward, [[10, 20, 0], [0, 10, 0], [20, 0, 0]])
+
+
+class Emptied(Counting):
+    """Its masks allow nothing after the first step, and none at the end, where nobody is to act."""
+
+    def observation_spec(self):
+        mask = specs.Array((3,), bool)
+        return {name: {"seen": spec, "action_mask": mask} for name, spec in super().observation_spec().items()}
+
+    def _observe(self, count):
+        mask = jnp.full(3, count == 0)
+        return {name: {"seen": seen, "action_mask": mask} for name, seen in super()._observe(count).items()}
+
+
+def test_masks_that_allow_nothing_to_who_acts_are_counted():
+    """As the host's loop refuses them; it was acted on in silence."""
+    experience = Transitions(ReplayConfig(n_step=1, replay_size=99, min_replay_size=99))
+    policy = stateless_policy(lambda params, key, observation: jnp.int32(0))
+    loop = DeviceLoop(SeveralRounds(Emptied(), [party("shared", ("a", "b"), experience)._replace(policy=policy)], 2))
+    training, first = {"shared": jnp.float32(0.0)}, loop.start(jax.random.PRNGKey(0))
+    chunk = loop.run(training, first, {"shared": start_tally(0)}, 8, 1)
+    # 2 episodes of 2 steps in 2 environments: one of each agent's two masks in an episode.
+    assert int(chunk.report.num_steps[0]) == 8 and int(chunk.report.episodes.num_out_of_range[0]) == 8
 
 
 class OnlyB(Counting):
@@ -227,6 +251,12 @@ def test_chance_draws_among_what_is_allowed_and_within_the_bounds():
     drawn = jax.vmap(lambda key: free.act((), key, jnp.zeros(1), ())[0])(keys)
     assert -1 <= drawn["a"].min() < -0.9 and 2.9 < drawn["a"].max() <= 3
     np.testing.assert_array_equal(np.unique(drawn["b"]), [0, 1, 2])
+    several = random_policy(
+        (specs.BoundedArray((2,), np.int32, 0, [2, 1]), specs.BoundedArray((2,), np.float32, -1, [1, 3]))
+    )
+    choices, numbers = jax.vmap(lambda key: several.act((), key, jnp.zeros(1), ())[0])(keys)
+    assert [np.unique(each).tolist() for each in choices.T] == [[0, 1, 2], [0, 1]]
+    assert (numbers.min(0) >= -1).all() and 0.9 < numbers[:, 0].max() <= 1 and 2.9 < numbers[:, 1].max() <= 3
 
 
 @pytest.mark.full
@@ -298,9 +328,10 @@ def test_launch_refuses_the_compiled_loop(tmp_path):
 
 
 def test_an_environment_of_several_agents_is_refused_for_one():
-    with pytest.raises(ConfigError, match="has several agents, and this is for one agent"):
-        agentkit.envs.make(TwoStepGame)
-    with pytest.raises(ConfigError, match="has several agents"):
+    of_a_class = r"has several agents, and this is for one agent.*in JAX an agentkit.envs.jax.team.JaxTeam; see"
+    with pytest.raises(ConfigError, match=of_a_class):
+        agentkit.envs.make(TwoStepGame)  # team:TwoStepGame is no name that could be made.
+    with pytest.raises(ConfigError, match=r"has several agents.* takes team:jax:two_step_game; see"):
         agentkit.envs.make("jax:two_step_game")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, final
 
 import dm_env
@@ -15,10 +15,8 @@ from agentkit import specs
 from agentkit.child import check_not_forked
 from agentkit.envs.base import checked_action
 from agentkit.envs.jax.base import JaxEnvironment
-from agentkit.errors import ConfigError
-from agentkit.types import Nest
-
-_STEP_TYPES = tuple(dm_env.StepType)
+from agentkit.errors import ConfigError, SpecError
+from agentkit.types import LAST, MID, Nest
 
 
 @final
@@ -58,8 +56,9 @@ class DmEnvironment(dm_env.Environment):
         cast = tree.map_structure(cast_action, self._action_spec, action)
         self._key, self._state, timestep = self._step(self._key, self._state, cast)
         step_type, reward, discount, observation = to_numpy(timestep)
-        self._is_over = int(step_type) == dm_env.StepType.LAST
-        return dm_env.TimeStep(_STEP_TYPES[int(step_type)], reward, discount, observation)
+        kind = kind_of_step(step_type, self.jax_environment)
+        self._is_over = kind == dm_env.StepType.LAST
+        return dm_env.TimeStep(kind, reward, discount, observation)
 
     def observation_spec(self) -> Nest:
         """Returns the spec of the observations."""
@@ -95,11 +94,14 @@ def compiled_steps(environment: JaxEnvironment) -> tuple[Callable[..., tuple], C
             f"The environment {type(environment).__name__} has no hash ({error}), by which equal ones are compiled "
             "once. Write its class as @dataclasses.dataclass(frozen=True), with tuples in the place of lists."
         ) from error
-    return _compiled_once(environment)
+    return _compiled_once(environment, attributes_of(environment))
 
 
 @functools.lru_cache(maxsize=16)
-def _compiled_once(environment: JaxEnvironment) -> tuple[Callable[..., tuple], Callable[..., tuple]]:
+def _compiled_once(
+    environment: JaxEnvironment, attributes: Hashable
+) -> tuple[Callable[..., tuple], Callable[..., tuple]]:
+    del attributes  # What they were is compiled in.
 
     def reset(key: jax.Array) -> tuple:
         key, own = jax.random.split(key)
@@ -112,6 +114,43 @@ def _compiled_once(environment: JaxEnvironment) -> tuple[Callable[..., tuple], C
     return jax.jit(reset), jax.jit(step)
 
 
+class _Itself:
+    """Is equal to another of the same object: of what has no hash, such as an array."""
+
+    def __init__(self, value: Any):
+        self._value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and other._value is self._value
+
+    def __hash__(self) -> int:
+        return id(self._value)
+
+
+def attributes_of(environment: JaxEnvironment) -> Hashable:
+    """Returns what the attributes are now that no `__eq__` compares, of an environment and of those inside of it.
+
+    An instance of a class without an `__eq__` of its own is equal to itself, whatever was set on it between two runs.
+    So what is compiled once is of the environment and of these.
+    """
+    is_compared = type(environment).__eq__ is not object.__eq__
+    found: list[Hashable] = []
+    for name, value in sorted(getattr(environment, "__dict__", {}).items()):
+        if isinstance(value, JaxEnvironment):
+            found.append((name, attributes_of(value)))
+        if not is_compared:
+            found.append((name, type(value), value if _has_hash(value) else _Itself(value)))
+    return tuple(found)
+
+
+def _has_hash(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
 @functools.cache
 def _cpu() -> jax.Device | None:
     """Returns the CPU as a JAX device; None where JAX may use an accelerator only."""
@@ -119,6 +158,20 @@ def _cpu() -> jax.Device | None:
         return jax.local_devices(backend="cpu")[0]
     except RuntimeError:
         return None
+
+
+def kind_of_step(step_type: np.ndarray, environment: JaxEnvironment) -> dm_env.StepType:
+    """Returns the type of the time step that an environment's `step` gave.
+
+    Raises:
+        SpecError: it is neither MID nor LAST.
+    """
+    if step_type not in (MID, LAST):
+        raise SpecError(
+            f"The environment {type(environment).__name__}'s step: step_type: expected MID ({MID}) or LAST ({LAST}), "
+            f"found {step_type}. Only reset begins an episode; agentkit.envs.jax.time_steps.next_step makes the rest."
+        )
+    return dm_env.StepType(int(step_type))
 
 
 def cast_action(spec: specs.Array, action: Any) -> np.ndarray:

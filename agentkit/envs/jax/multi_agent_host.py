@@ -12,15 +12,13 @@ import tree
 
 from agentkit.child import check_not_forked
 from agentkit.core import MultiAgentEnvironment
-from agentkit.envs.jax.dm_environment import cast_action, compiled_steps, on_cpu, to_numpy
+from agentkit.envs.jax.dm_environment import cast_action, compiled_steps, kind_of_step, on_cpu, to_numpy
 from agentkit.envs.jax.multi_agent_base import JaxMultiAgentEnvironment
 from agentkit.envs.jax.turn_base import JaxTurnEnvironment
 from agentkit.envs.jax.turn_host import HostTurnEnvironment
 from agentkit.envs.multi_agent.base import check_who_acts
 from agentkit.specs import EnvironmentSpec
 from agentkit.types import AgentId, Nest
-
-_STEP_TYPES = tuple(dm_env.StepType)
 
 
 def on_host(environment: JaxMultiAgentEnvironment, seed: int = 0) -> MultiAgentEnvironment:
@@ -77,8 +75,8 @@ class HostMultiAgentEnvironment(MultiAgentEnvironment):
         cast = tree.map_structure(cast_action, own, {each: actions[each] for each in own})
         self._key, self._state, timestep = self._step(self._key, self._state, cast)
         step_type, *of_all = to_numpy(timestep)
-        self._is_over = int(step_type) == dm_env.StepType.LAST
-        kind = _STEP_TYPES[int(step_type)]
+        kind = kind_of_step(step_type, self.jax_environment)
+        self._is_over = kind == dm_env.StepType.LAST
         return {each: dm_env.TimeStep(kind, *(field[each] for field in of_all)) for each in self._specs}
 
     def state_spec(self) -> Nest | None:

@@ -15,7 +15,7 @@ from agentkit.envs.jax.base import JaxEnvironment
 from agentkit.envs.jax.pooled import checked_size
 from agentkit.envs.step_check import find_choices
 from agentkit.errors import SpecError
-from agentkit.types import Array, Nest
+from agentkit.types import LAST, MID, Array, Nest
 
 _STEP_TYPE = specs.Array((), np.int32, "step_type")
 
@@ -63,6 +63,16 @@ def count_out_of_range(observations: Nest, discounts: Nest, observation: Nest, d
     return sum((jnp.sum(~((x >= low) & (x <= high)), dtype=jnp.int32) for x, low, high in ranges), jnp.int32(0))
 
 
+def count_wrong_types(moved: Array, step_type: Array) -> Array:
+    """Returns how many steps that followed an action are neither MID nor LAST, int32 ``[]``; to be compiled.
+
+    Args:
+        moved: where there was an action, bool ``[N]``.
+        step_type: of what followed, int32 ``[N]``.
+    """
+    return jnp.sum(moved & (step_type != MID) & (step_type != LAST), dtype=jnp.int32)
+
+
 def _state_of(returned: Any, promised: dm_env.TimeStep, where: str) -> Nest:
     """Returns the state of what a method returned, whose time step must be as it was promised."""
     if not isinstance(returned, tuple) or len(returned) != 2 or not isinstance(returned[1], dm_env.TimeStep):
@@ -82,6 +92,9 @@ def _compare(found: Nest, expected: Nest, what: str) -> None:
                 f"{what}{path}: expected {forms.get(path, 'none')}, found {others.get(path, 'none')}. Give what the "
                 "spec promises (a cast, a reshape), or correct the spec."
             )
+    kinds = [str(jax.tree.structure(nest)).removeprefix("PyTreeDef") for nest in (expected, found)]
+    if kinds[0] != kinds[1]:  # Such as a list in the place of a tuple: all paths are alike.
+        raise SpecError(f"{what}: expected the containers {kinds[0]}, found {kinds[1]}. Give those of the spec.")
 
 
 def _forms(nest: Nest) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, final
 
 import jax
@@ -12,7 +12,7 @@ import tree
 
 from agentkit import specs
 from agentkit.child import check_not_forked
-from agentkit.envs.jax.dm_environment import cast_action, compiled_steps, on_cpu, to_numpy
+from agentkit.envs.jax.dm_environment import attributes_of, cast_action, compiled_steps, on_cpu, to_numpy
 from agentkit.envs.jax.turn_base import JaxTurnEnvironment
 from agentkit.envs.multi_agent.base import TurnEnvironment, one_reward_spec
 from agentkit.errors import SpecError
@@ -34,7 +34,7 @@ class HostTurnEnvironment(TurnEnvironment):
         check_not_forked()
         self.jax_environment = environment
         self._begin, self._move = compiled_steps(environment)
-        self._turn = _compiled_turn(environment)
+        self._turn = _compiled_turn(environment, attributes_of(environment))
         of_all = environment.agent_specs()
         self._ids = list(of_all)
         self._no_actions = {each: specs.zeros(spec.actions) for each, spec in of_all.items()}
@@ -89,5 +89,6 @@ class HostTurnEnvironment(TurnEnvironment):
 
 
 @functools.lru_cache(maxsize=16)
-def _compiled_turn(environment: JaxTurnEnvironment) -> Callable[[Any], jax.Array]:
+def _compiled_turn(environment: JaxTurnEnvironment, attributes: Hashable) -> Callable[[Any], jax.Array]:
+    del attributes  # What they were is compiled in.
     return jax.jit(environment.turn)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from agentkit import specs
 from agentkit.actors.compiled import act_in_each
 from agentkit.actors.policy import Policy, first_state
 from agentkit.envs.jax.base import JaxEnvironment
-from agentkit.envs.jax.step_check import count_out_of_range
+from agentkit.envs.jax.step_check import count_out_of_range, count_wrong_types
 from agentkit.experiment.on_device.members import ALONE, Members
 from agentkit.types import FIRST, LAST, AgentId, Array, Nest, Params, Step
 
@@ -61,7 +62,8 @@ class Episodes(NamedTuple):
         count: int32 ``[]``.
         total_return: float32 ``[]``; of all agents.
         total_length: int32 ``[]``.
-        num_out_of_range: choices and discounts in these steps that no spec allows, int32 ``[]``.
+        num_out_of_range: choices, discounts and types of these steps that no spec allows, of several agents also masks
+            that allow nothing, int32 ``[]``.
         by_agent: the total return of each agent, by id; empty of a single one.
     """
 
@@ -88,7 +90,7 @@ def start(environment: JaxEnvironment, policy: Policy, num_envs: int, key: Array
         key: PRNG key ``uint32[2]``.
     """
     policy_key, key, reset_key = jax.random.split(key, 3)
-    state, timestep = jax.vmap(environment.reset)(jax.random.split(reset_key, num_envs))
+    state, timestep = reset_each(environment, jax.random.split(reset_key, num_envs))
     none, zero = jnp.zeros(num_envs, jnp.int32), jnp.int32(0)
     policy_state = first_state(policy, policy_key, num_envs=num_envs)
     pool_key = find_pool_key(environment, key)
@@ -113,7 +115,7 @@ def fill_pool(environment: JaxEnvironment, acting: Acting, number: Array) -> Res
     """
     size = environment.reset_pool
     if size is None:
-        return jax.vmap(environment.reset)
+        return functools.partial(reset_each, environment)
     pool = make_pool(environment, jax.random.fold_in(acting.pool_key, number))
 
     def reset(keys: Array) -> tuple[Any, dm_env.TimeStep]:
@@ -127,7 +129,13 @@ def fill_pool(environment: JaxEnvironment, acting: Acting, number: Array) -> Res
 def make_pool(environment: JaxEnvironment, key: Array) -> Nest:
     """Returns a pool of resets, leaves ``[reset_pool, ...]``; ``()`` where an environment has none."""
     size = environment.reset_pool
-    return () if size is None else jax.vmap(environment.reset)(jax.random.split(key, size))
+    return () if size is None else reset_each(environment, jax.random.split(key, size))
+
+
+def reset_each(environment: JaxEnvironment, keys: Array) -> tuple[Any, dm_env.TimeStep]:
+    """Returns states and time steps of environments that begin an episode; each is a FIRST, as on the host."""
+    states, timestep = jax.vmap(environment.reset)(keys)
+    return states, timestep._replace(step_type=jnp.full_like(timestep.step_type, FIRST))
 
 
 def take_step(
@@ -170,7 +178,8 @@ def take_step(
         jnp.sum(ended, dtype=jnp.int32),
         jnp.sum(jnp.where(ended, returns, 0.0)),
         jnp.sum(jnp.where(ended, lengths, 0), dtype=jnp.int32),
-        count_out_of_range(environment.observation_spec(), environment.discount_spec(), before.observation, discount),
+        count_out_of_range(environment.observation_spec(), environment.discount_spec(), before.observation, discount)
+        + count_wrong_types(moved, timestep.step_type),
     )
     after = Acting(
         key,

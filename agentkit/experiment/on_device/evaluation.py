@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import NamedTuple, final
 
 import jax
@@ -15,6 +15,7 @@ from agentkit.actors import CompiledPolicy
 from agentkit.actors.policy import Policy
 from agentkit.core import VariableSource
 from agentkit.envs.jax.base import JaxEnvironment
+from agentkit.envs.jax.dm_environment import attributes_of
 from agentkit.errors import tell_not_finite
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.config.experiment_config import ExperimentConfig
@@ -111,8 +112,18 @@ class CompiledEvaluation:
 
 
 @functools.lru_cache(maxsize=4)
-def compiled_evaluation(environment: JaxEnvironment, policy: CompiledPolicy, max_steps: int) -> CompiledEvaluation:
-    """Returns a `CompiledEvaluation`; the same one to all members of a population."""
+def compiled_evaluation(
+    environment: JaxEnvironment, policy: CompiledPolicy, max_steps: int, attributes: Hashable
+) -> CompiledEvaluation:
+    """Returns a `CompiledEvaluation`; the same one to all members of a population.
+
+    Args:
+        environment: of each episode.
+        policy: to be judged by.
+        max_steps: after which an episode is cut off.
+        attributes: of the environment, see `envs.jax.dm_environment.attributes_of`.
+    """
+    del attributes  # What they were is compiled in.
     return CompiledEvaluation(environment, policy.policy, max_steps)
 
 
@@ -139,7 +150,8 @@ class DeviceEvaluator:
             store: where parameters come from.
         """
         self._experiment = experiment
-        self._compiled = compiled_evaluation(environment, policy, evaluation_plan(experiment).max_steps)
+        max_steps = evaluation_plan(experiment).max_steps
+        self._compiled = compiled_evaluation(environment, policy, max_steps, attributes_of(environment))
         self._client = VariableClient(store, update_seconds=math.inf)
         self.num_cut = 0
 

@@ -113,8 +113,9 @@ class ActAndLearnOnDevice:
         if len(out_of_range):
             raise SpecError(
                 f"By step {report.num_steps[out_of_range[0]]:,} the environment "
-                f"{given.name_of(self._experiment.environment)} gave a choice beyond those of its observation_spec, or "
-                "a discount beyond 0 to 1 (from -1 on where its spec says so). Mend the environment or its spec; "
+                f"{given.name_of(self._experiment.environment)} gave a choice beyond those of its observation_spec, a "
+                "discount beyond 0 to 1 (from -1 on where its spec says so), an action_mask that allows nothing to who "
+                "is to act, or from step a time step that is neither MID nor LAST. Mend the environment or its spec; "
                 "without on_device (--on-device) a run ends at the first one and says which it is."
             )
         if report.is_finite.all() or not self._was_finite:

@@ -17,6 +17,7 @@ from agentkit.actors.compiled import act_in_each
 from agentkit.actors.policy import Policy, first_state
 from agentkit.agents.common.experience import Segments, Sequences, Transitions
 from agentkit.envs.jax.multi_agent_base import JaxMultiAgentEnvironment
+from agentkit.envs.jax.step_check import count_wrong_types
 from agentkit.experiment.on_device.acting import (
     Acting,
     Episodes,
@@ -24,6 +25,7 @@ from agentkit.experiment.on_device.acting import (
     clip_action,
     find_pool_key,
     move,
+    reset_each,
     where,
 )
 from agentkit.experiment.on_device.members import ALONE
@@ -145,7 +147,7 @@ class Together:
         """Returns the state in which environments and policies begin; see `Play`."""
         policy_key, key, reset_key = jax.random.split(key, 3)
         num_envs = self._num_envs
-        state, timestep = jax.vmap(self._environment.reset)(jax.random.split(reset_key, num_envs))
+        state, timestep = reset_each(self._environment, jax.random.split(reset_key, num_envs))
         policies = {
             party.policy_id: first_state(party.policy, own_key, num_envs=num_envs * len(party.agent_ids))
             for party, own_key in zip(self._parties, keys_of_each(policy_key, len(self._parties)), strict=True)
@@ -200,7 +202,7 @@ class Together:
             draw_key = jax.random.fold_in(key, 2**32 - 1)
             after = after._replace(opponents=self._self_play.draw(opponents, was_last, draw_key))
         after, episodes = end_episodes(after, timestep.step_type == LAST)
-        return after, turns, episodes
+        return after, turns, episodes._replace(num_out_of_range=count_wrong_types(moved, timestep.step_type))
 
     def newest(self, acting: Acting, agent_ids: Sequence[AgentId]) -> TimeStep:
         """Returns the newest time steps, of which the next rows are; see `Play`."""

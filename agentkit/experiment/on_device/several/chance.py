@@ -35,6 +35,8 @@ def random_policy(spec: Nest) -> Policy:
 def _draw(spec: specs.Array, key: Array) -> Any:
     if isinstance(spec, specs.DiscreteArray):
         return jax.random.randint(key, spec.shape, 0, spec.num_values, spec.dtype)
-    if isinstance(spec, specs.BoundedArray) and np.isfinite([spec.minimum, spec.maximum]).all():
+    if isinstance(spec, specs.BoundedArray) and not np.issubdtype(spec.dtype, np.floating):
+        return jax.random.randint(key, spec.shape, jnp.asarray(spec.minimum), jnp.asarray(spec.maximum) + 1, spec.dtype)
+    if isinstance(spec, specs.BoundedArray) and all(np.isfinite(x).all() for x in (spec.minimum, spec.maximum)):
         return jax.random.uniform(key, spec.shape, spec.dtype, jnp.asarray(spec.minimum), jnp.asarray(spec.maximum))
     return jax.random.normal(key, spec.shape, spec.dtype)

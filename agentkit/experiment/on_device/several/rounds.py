@@ -29,7 +29,8 @@ from agentkit.experiment.on_device.several.acting import Party, Play, Together, 
 from agentkit.experiment.on_device.several.opponents import DevicePools
 from agentkit.experiment.on_device.several.turns import InTurns, close_up
 from agentkit.experiment.policies.pool import Pool
-from agentkit.types import FIRST, Array, Nest, Step
+from agentkit.networks.action_mask import split_action_mask
+from agentkit.types import FIRST, LAST, Array, Nest, Step
 
 
 class _Playing(NamedTuple):
@@ -196,8 +197,8 @@ class SeveralRounds:
         )
         is_bad = jnp.any(jnp.stack([each.tally[1] >= 0 for each in of_all.values()]))
         seen = [(turn.row.observation, turn.row.reward, turn.after.observation) for turn in turns.values()]
-        out_of_range = jnp.sum(jnp.stack([self._count_out_of_range(name, turn.row) for name, turn in turns.items()]))
-        episodes = episodes._replace(num_out_of_range=out_of_range)
+        out_of_range = jnp.sum(jnp.stack([self._count_out_of_range(name, turn) for name, turn in turns.items()]))
+        episodes = episodes._replace(num_out_of_range=episodes.num_out_of_range + out_of_range)
         learnt = {}
         for name, each in self._on_replay.items():
             mine, turn = now.progress[name], turns[name]
@@ -218,13 +219,16 @@ class SeveralRounds:
             now.count + 1,
         )
 
-    def _count_out_of_range(self, name: str, row: Step) -> Array:
-        """Returns how many choices and discounts of a policy's rows no spec allows."""
+    def _count_out_of_range(self, name: str, turn: Turn) -> Array:
+        """Returns how many choices and discounts of a policy's rows no spec allows, and masks that allow nothing."""
         agent_id = self._agent_ids[name][0]  # Whoever shares a policy has its specs.
         observations, discounts = (
             spec()[agent_id] for spec in (self._environment.observation_spec, self._environment.discount_spec)
         )
-        return count_out_of_range(observations, discounts, row.observation, row.discount)
+        acted = jnp.asarray(turn.is_there) & (turn.before.step_type != LAST)
+        empty = [acted & ~jnp.any(mask != 0, -1) for mask in split_action_mask(turn.row.observation)[1]]
+        found = count_out_of_range(observations, discounts, turn.row.observation, turn.row.discount)
+        return found + sum((jnp.sum(each, dtype=jnp.int32) for each in empty), jnp.int32(0))
 
     def _take_step(
         self, training: Mapping[str, Nest], acting: Acting, reset: Reset

@@ -17,7 +17,15 @@ from dm_env import TimeStep
 from agentkit.actors.compiled import act_in_each, count_others
 from agentkit.actors.policy import ActorIndex, first_state
 from agentkit.envs.jax.turn_base import JaxTurnEnvironment
-from agentkit.experiment.on_device.acting import Acting, Episodes, Reset, choose, clip_action, find_pool_key
+from agentkit.experiment.on_device.acting import (
+    Acting,
+    Episodes,
+    Reset,
+    choose,
+    clip_action,
+    find_pool_key,
+    reset_each,
+)
 from agentkit.experiment.on_device.several.acting import Party, Turn, end_episodes, keys_of_each, row_of, rows_of
 from agentkit.experiment.on_device.several.opponents import NEWEST, DevicePools, places_of
 from agentkit.types import FIRST, LAST, MID, AgentId, Array, Nest, Params, Step
@@ -110,7 +118,7 @@ class InTurns:
         """Returns the state in which environments and policies begin; see `Play`."""
         policy_key, key, reset_key = jax.random.split(key, 3)
         num_envs = self._num_envs
-        state, timestep = jax.vmap(self._environment.reset)(jax.random.split(reset_key, num_envs))
+        state, timestep = reset_each(self._environment, jax.random.split(reset_key, num_envs))
         nothing, zero = jnp.zeros(num_envs, jnp.int32), jnp.int32(0)
         no_rewards, all_go_on = jnp.zeros(num_envs, jnp.float32), jnp.ones(num_envs, jnp.float32)
         not_yet = jnp.zeros(num_envs, bool)
