@@ -392,6 +392,14 @@ class Odd(Endless):
 
 
 @dataclasses.dataclass(frozen=True)
+class Keyed(Endless):
+    """Keeps a key of JAX's newer kind."""
+
+    def reset(self, key):
+        return jax.random.wrap_key_data(key), super().reset(key)[1]
+
+
+@dataclasses.dataclass(frozen=True)
 class Listed(Endless):
     """Promises a tuple, and gives a list at each step."""
 
@@ -418,10 +426,11 @@ class Listed(Endless):
         (Odd(at_step=(("step_type", jnp.float32),)), r"step_type: expected int32\[\], found float32\[\]"),
         (Odd(state=0.0), r"state: expected int32\[\], found float32\[\]"),
         (Listed(), r"step: observation: expected the containers \(\(\*,\)\), found \(\[\*\]\)"),
+        (Keyed(), r"reset: state: expected arrays of numbers, found a key of jax.random.key"),
         (Alone(Odd(at_step=(("reward", jnp.int32),))), r"reward\['only'\]: expected float32\[\], found int32\[\]"),
         (Odd(reset_pool=0), "reset_pool: expected a whole number of at least 1, or None, found 0"),
     ],
-    ids=["good", "dtype", "shape", "reward", "discount", "step type", "state", "list", "several", "pool"],
+    ids=["good", "dtype", "shape", "reward", "discount", "step type", "state", "list", "key", "several", "pool"],
 )
 def test_an_environment_that_breaks_its_specs_is_refused_before_anything_is_compiled(environment, message):
     if not message:

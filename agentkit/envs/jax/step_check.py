@@ -39,11 +39,11 @@ def check_steps(environment: JaxEnvironment, name: str) -> None:
     promised = dm_env.TimeStep(
         _STEP_TYPE, environment.reward_spec(), environment.discount_spec(), environment.observation_spec()
     )
-    begun = _state_of(jax.eval_shape(environment.reset, key), promised, f"The environment {name}'s reset")
-    followed = _state_of(
-        jax.eval_shape(environment.step, begun, action, key), promised, f"The environment {name}'s step"
-    )
-    _compare(followed, begun, f"The environment {name}'s step, whose state must be of reset's form: state")
+    reset, step = f"The environment {name}'s reset", f"The environment {name}'s step"
+    begun = _state_of(jax.eval_shape(environment.reset, key), promised, reset)
+    _refuse_typed_keys(begun, reset)
+    followed = _state_of(jax.eval_shape(environment.step, begun, action, key), promised, step)
+    _compare(followed, begun, f"{step}, whose state must be of reset's form: state")
 
 
 def count_out_of_range(observations: Nest, discounts: Nest, observation: Nest, discount: Nest) -> Array:
@@ -81,6 +81,16 @@ def _state_of(returned: Any, promised: dm_env.TimeStep, where: str) -> Nest:
     for part, spec in promised._asdict().items():
         _compare(getattr(timestep, part), spec, f"{where}: {part}")
     return state
+
+
+def _refuse_typed_keys(state: Nest, where: str) -> None:
+    """Refuses keys of `jax.random.key` in a state, which no checkpoint can have as arrays."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            raise SpecError(
+                f"{where}: state{jax.tree_util.keystr(path)}: expected arrays of numbers, found a key of "
+                f"jax.random.key, {leaf.dtype}. Keep jax.random.key_data(key), or a key of jax.random.PRNGKey."
+            )
 
 
 def _compare(found: Nest, expected: Nest, what: str) -> None:
