@@ -349,9 +349,9 @@ class Supervisor:
         self._note(watched, last_error=why)
 
     def _log_hint(self, watched: Watched) -> str:
-        if self._directory is None:
-            return ""
-        return f" (its log: {self._directory / 'nodes' / watched.node.name}.log)"
+        """Returns where a node's log is, where it has one."""
+        log = None if self._directory is None else self._directory / "nodes" / f"{watched.node.name}.log"
+        return "" if log is None or not log.exists() else f" (its log: {log})"
 
     def _fail(self, watched: Watched, why: str, record: dict[str, Any] | None = None) -> None:
         """Ends the program; of several reasons the first is what the user is told."""
@@ -360,10 +360,12 @@ class Supervisor:
         if not why.startswith(watched.node.name):
             why = f"{watched.node.name} {why}"
         if self._first_error is None:
-            # An error of agentkit's own says in words what is wrong, and where; the log has its traceback.
-            is_told = record is None or (record["says_all"] and self._directory is not None)
+            # An error of agentkit's own says in words what is wrong, and where; the log has its traceback. Threads
+            # have none, and one on another host is not seen.
+            hint = self._log_hint(watched)
+            is_told = record is None or (record.get("says_all", False) and hint)
             trace = "" if record is None or is_told else "\n" + record["traceback"].rstrip()
-            self._first_error = f"{why}{self._log_hint(watched)}{trace}"
+            self._first_error = f"{why}{hint}{trace}"
             if record is not None and self._directory is not None:
                 path = self._directory / "nodes" / f"{watched.node.name}.error.json"
                 with contextlib.suppress(OSError):  # A full disk; the user is told all the same.

@@ -321,7 +321,7 @@ def _role_row(
 
 
 def _trouble(nodes: Sequence[tuple[str, Status]]) -> str:
-    """Returns the worst that is known of a role's nodes: a failure, then silence, then an error already mended."""
+    """Returns the worst that is known of a role's nodes: failure, silence, a mended error, lost checkpoints."""
     for name, node in nodes:
         if node["state"] == "failed":
             return _named(name, node["last_error"] or "failed")
@@ -329,9 +329,8 @@ def _trouble(nodes: Sequence[tuple[str, Status]]) -> str:
         age = node["beat_age_seconds"]
         if node["state"] == "ready" and age is not None and age > _SILENT_SECONDS:
             return f"{name}: silent for {age:.0f} s"
-    known = [_unwritten(name, node) for name, node in nodes] + [
-        _named(name, node["last_error"]) for name, node in nodes if node["last_error"]
-    ]
+    known = [_named(name, node["last_error"]) for name, node in nodes if node["last_error"]]
+    known += [_unwritten(name, node) for name, node in nodes]
     return next(filter(None, known), "")
 
 

@@ -157,7 +157,7 @@ sys.exit(main(sys.argv[1:]))
         (["launch", "--resume", "nowhere"], "not a run folder: there is no such folder"),
         (["launch", "sac", "--resume", "nowhere", "--seed", "0"], "leave out AGENT, --seed"),
         ([*CATCH, "--steps", "9", "--evaluators", "0", "--eval-every", "5"], "--eval-every is of evaluations, and"),
-        ([*CATCH, "--steps", "9", "--evaluators", "0", "--stop-at-return=-1"], "--stop-at-return is of evaluations"),
+        ([*CATCH, "--steps", "9", "--evaluators", "0", "--stop-at-return=0"], "--stop-at-return is of evaluations"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(words, message, tmp_path, monkeypatch, capsys):

@@ -237,6 +237,8 @@ def test_evaluations_tell_returns_and_wins_by_agent(tmp_path):
         agentkit.evaluate_multi_agent(tmp_path / "run", num_steps=2)
     with pytest.raises(UnknownNameError, match="argument of play_tournament 'sed'"):
         agentkit.play_tournament(tmp_path / "run", sed=2)
+    with pytest.raises(ConfigError, match="calls them 'others'"):
+        agentkit.play_tournament(tmp_path / "run", opponents={"x": "random"})
     with pytest.raises(ConfigError, match="no single policy"):
         _ = result.policy
 

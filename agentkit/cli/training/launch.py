@@ -62,7 +62,8 @@ def launch(arguments: argparse.Namespace) -> int:
         "--stop-at-return": arguments.stop_at_return, "--eval-every": arguments.eval_every,
         "--eval-episodes": arguments.eval_episodes, "--eval-max-steps": arguments.eval_max_steps,
     }  # fmt: skip
-    if arguments.evaluators == 0 and (given := [word for word, value in of_evaluations.items() if value]):
+    given = [word for word, value in of_evaluations.items() if value is not None]
+    if arguments.evaluators == 0 and given and (arguments.eval_every != 0 or given != ["--eval-every"]):
         raise ConfigError(f"{given[0]} is of evaluations, and --evaluators 0 makes none. Leave one of them out.")
     if several:
         plan = new_several(arguments, "launch")

@@ -194,7 +194,10 @@ def _example(classes: dict[str, Any]) -> str:
 
 
 def _parse_tuple(text: str, options: tuple[Any, ...]) -> tuple[Any, ...]:
-    parts = [part.strip() for part in text.strip("()[] ").split(",") if part.strip()]
+    text = text.strip()
+    if text[:1] + text[-1:] in ("()", "[]"):
+        text = text[1:-1]
+    parts = [part.strip() for part in text.split(",") if part.strip()]
     if len(options) == 2 and options[1] is Ellipsis:
         return tuple(parse_value(part, options[0]) for part in parts)
     if len(parts) != len(options):

@@ -132,14 +132,15 @@ def read_replay(run_directory: str | pathlib.Path, **options: Any) -> EpisodeDat
 
 
 def _warn_of_training_only(wrappers: Sequence[Any], environment: Any) -> None:
-    """Warns where replay holds other rewards or ends than the environment's own, and these cannot be had back."""
+    """Warns where replay may hold other rewards or ends than the environment's own: these cannot be had back."""
     kept = {id(wrapper) for wrapper in without_training_only(wrappers)}
-    changing = {getattr(wrapper, "func", wrapper) for wrapper in wrappers if id(wrapper) not in kept} - {RewardScale}
+    makers = [getattr(wrapper, "func", wrapper) for wrapper in wrappers if id(wrapper) not in kept]
+    changing = {getattr(each, "__name__", type(each).__name__) for each in makers if each is not RewardScale}
     if changing or (find_scale(wrappers) is None and hasattr(environment, "raw_return")):
-        by = ", ".join(sorted(each.__name__ for each in changing)) or "its environment"
+        by = ", ".join(sorted(changing)) or "its environment"
         warnings.warn(
-            f"Replay holds what the run learned from: rewards or ends as {by} made them in training, and not the "
-            "environment's own. Record episodes instead to have these (agentkit export without --replay).",
+            f"Replay holds what the run learned from: rewards and ends as {by} may have made them in training, and not "
+            "the environment's own. Record episodes instead to have these (agentkit export without --replay).",
             RuntimeWarning,
             stacklevel=3,
         )

@@ -231,7 +231,7 @@ def show_multi_agent(
         imports: likewise.
         **changes: likewise.
     """
-    check_options(changes, _ARGUMENTS, MultiAgentConfig, "evaluate_multi_agent")
+    check_options(changes, set(_ARGUMENTS) - {"video"}, MultiAgentConfig, "show_multi_agent")
     check_num_episodes(num_episodes)
     game = _find_game(run, checkpoint, opponents or {}, imports, changes)
     return _play(game, num_episodes, camera)

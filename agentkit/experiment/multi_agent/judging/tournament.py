@@ -118,6 +118,8 @@ def play_tournament(
         ConfigError: no such run or checkpoint; or fewer than two agents have policies that learn, or these change by
             episode.
     """
+    if "opponents" in changes:
+        raise ConfigError("opponents: agentkit.play_tournament calls them 'others', players by name.")
     arguments = (*FIELDS, "checkpoint", "imports", "num_episodes", "others")
     check_options(changes, arguments, MultiAgentConfig, "play_tournament")
     config = read_to_judge(run, imports=imports, **changes)
