@@ -259,11 +259,6 @@ class Table:
         """Returns a nest of array specs of one item's data."""
         return self.layout.signature
 
-    @property
-    def gives_without_end(self) -> bool:
-        """Returns whether batches may be drawn for ever without new items: no rate is kept, and no item goes."""
-        return self.rate_limiter.min_difference == -math.inf and not self.max_times_sampled
-
     def fingerprint(self) -> dict[str, Any]:
         """Returns all settings as plain values, to tell whether a checkpoint was made by the same table."""
         return {

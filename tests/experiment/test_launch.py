@@ -1,7 +1,6 @@
 """Launched experiments, from their command: to the end, after a resume, and what they refuse."""
 
 import csv
-import dataclasses
 import json
 import signal
 import socket
@@ -11,11 +10,8 @@ import psutil
 import pytest
 
 from agentkit import checkpoint
-from agentkit.agents import dqn
-from agentkit.agents.common.experience_wrappers import WithRateLimiter
 from agentkit.distributed import RunStoreClient, WrongRunError
-from agentkit.experiment import ExperimentConfig, evaluate, launch
-from agentkit.replay import MinSize
+from agentkit.experiment import evaluate
 from tests.experiment.launched import Launched
 from tests.test_ports import another_host, needs_namespaces
 
@@ -109,17 +105,3 @@ def test_a_stranger_without_the_run_id_learns_nothing(tmp_path):
         words = [word for process in program.processes() for word in process.cmdline()]
         assert not [word for word in words if record["run_id"] in word]
         assert (program.directory / "board.json").stat().st_mode & 0o077 == 0
-
-
-def test_a_learner_that_never_waits_ends_with_the_actors():
-    """It could draw the same items for ever: nothing is left to catch up with."""
-    config = dqn.Config(hidden_sizes=(4,), min_replay_size=8, batch_size=4, n_step=1)
-    agent = dqn.make_agent(config)
-    agent = dataclasses.replace(agent, experience=WithRateLimiter(agent.experience, MinSize(8)))
-    stopping = []
-    launch(
-        ExperimentConfig(agent, "agentkit:catch", 300, evaluation_period=0),
-        num_actors=1, num_evaluators=0, engine="threads",
-        on_status=lambda status: stopping.append(time.monotonic()) if status["stop"] else None,
-    )  # fmt: skip
-    assert time.monotonic() - stopping[0] < 30.0

@@ -5,6 +5,7 @@ With a learner or a table of a user's own a turn might never end; that is refuse
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -49,7 +50,7 @@ def check_turns(table: Table) -> None:
     Raises:
         ConfigError: its rate limit lets samples never wait, and no item goes by being drawn.
     """
-    if table.gives_without_end:
+    if table.rate_limiter.min_difference == -math.inf and not table.max_times_sampled:
         raise ConfigError(
             f"Table {table.name!r}: expected a rate limit by which the learner waits for new items, found one by which "
             "it never does (MinSize, the default), so that in one process nobody would act again. Give "

@@ -16,7 +16,6 @@ from agentkit import checkpoint
 from agentkit.distributed.context import NodeContext
 from agentkit.distributed.run_store_client import RunStoreError
 from agentkit.errors import CheckpointError, ConfigError, ReplayClosedError, ReplayTimeoutError
-from agentkit.experiment.checks.agent_fits import check_table
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.launching.nodes.learner_data import ServerData, ShardedData, make_data
 from agentkit.experiment.launching.sharing.callbacks import keep_states, node_hooks, save_states
@@ -112,8 +111,7 @@ def learner_node(
         context.heartbeat(updates=0)
         context.ready(publisher.endpoint)
         _learn(context, learner, data, saver)
-        reached = context.totals().get("steps", 0) >= experiment.num_steps
-        if reached and not check_table(agent, spec).gives_without_end:  # The actors have stopped: catch up.
+        if context.totals().get("steps", 0) >= experiment.num_steps:  # The actors have stopped: catch up.
             _drain(context, learner, data, first)
         learner.log()
         saver.save()
