@@ -346,6 +346,7 @@ def _build(
     found = checkpoint.read_latest(directory / "checkpoints") if resume and directory is not None else None
     if found is not None:
         check_same(experiment, found)
+        dataset.check_same_data(found.state["dataset"])  # Before config.json names these.
     initial = InitialState(experiment) if found is not None else find_initial_state(experiment, parts)
     experiment = initial.experiment
     is_file = isinstance(config.dataset, str | pathlib.Path)
