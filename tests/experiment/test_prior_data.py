@@ -118,6 +118,8 @@ def test_rewards_are_those_that_training_gives(data: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("high", "actions", "space", "warns"),
     [
+        (0.4, [-0.4, 0.1, 0.4001], None, True),  # Rounded.
+        (0.9995, [-0.4, 0.1, 0.4], None, False),
         (0.4, [-0.4, 0.1, 0.4], None, True),
         (0.4, [-0.4, 0.1, 0.5], None, False),  # These are an agent's.
         (0.4, [-0.4, 0.1, 0.4], {"type": "Box", "low": [-0.4], "high": [0.4]}, False),
@@ -134,6 +136,31 @@ def test_actions_that_seem_to_be_in_the_environments_own_bounds_are_warned_of(
         warnings.simplefilter("always")
         warn_of_own_bounds(datasets.EpisodeData([episode], space), own, "d.npz")
     assert ["All actions of d.npz are within" in str(each.message) for each in seen] == [True] * warns
+
+
+@pytest.mark.parametrize(
+    ("actions", "warns"),
+    [
+        ([[-1.0, 0.0], [1.0, 0.4]], True),
+        ([[0.0, -0.4], [0.3, 0.0]], False),  # The first is within the second's bounds, and the second is not.
+        ([[0.0, 0.2], [0.3, 1.0]], True),
+    ],
+)
+def test_of_several_bounds_the_narrower_ones_count(actions: list[list[float]], warns: bool) -> None:
+    episode = datasets.Episode(np.zeros((3, 2)), np.asarray(actions, np.float32), np.zeros(2), *np.zeros((2, 2), bool))
+    own = BoundedArray((2,), np.float32, [-1.0, 0.0], [1.0, 1.0])
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        warn_of_own_bounds(datasets.EpisodeData([episode], None), own, "d.npz")
+    assert ["own bounds, 0 to 1," in str(each.message) for each in seen] == [True] * warns
+
+
+def test_at_the_bounds_of_actions_in_parts_nobody_looks() -> None:
+    """They are refused elsewhere, in words of their own."""
+    actions = (np.zeros((3, 1), np.float32), np.zeros((3, 2), np.float32))
+    episode = datasets.Episode(np.zeros((4, 2)), actions, np.zeros(3), *np.zeros((2, 3), bool))
+    own = BoundedArray((1,), np.float32, -0.4, 0.4)
+    warn_of_own_bounds(datasets.EpisodeData([episode], None), own, "d.npz")
 
 
 @pytest.mark.parametrize("offline", [False, True])

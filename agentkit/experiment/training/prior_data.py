@@ -27,6 +27,8 @@ from agentkit.types import Nest
 from agentkit.wrappers.base import without_training_only
 from agentkit.wrappers.canonical_actions import is_bounded_continuous
 
+_ROUNDING = 1e-3  # Of actions, beside bounds.
+
 
 class Filling(NamedTuple):
     """Holds episodes that are to be in a table when a run begins.
@@ -92,6 +94,9 @@ def read_fillings(
 def warn_of_own_bounds(data: EpisodeData, own: Nest, source: str) -> None:
     """Warns of actions that seem to be in the environment's own bounds, and are taken as an agent's, from -1 to 1.
 
+    Looks at those numbers of an action whose own bounds are narrower than an agent's on either side. All of them must
+    stay within their own bounds (up to 1e-3, for rounding), and use less than an agent's range.
+
     Args:
         data: with the action space that its file tells of; where it does, nothing can be mistaken.
         own: spec of the actions that the environment itself takes.
@@ -100,14 +105,22 @@ def warn_of_own_bounds(data: EpisodeData, own: Nest, source: str) -> None:
     if data.actions is not None or not is_spec(own) or not is_bounded_continuous(own):
         return
     low, high = (np.broadcast_to(bound, own.shape).ravel() for bound in (own.minimum, own.maximum))
-    if np.all(low <= -1.0) and np.all(high >= 1.0):
+    narrower = (low > -1.0 + _ROUNDING) | (high < 1.0 - _ROUNDING)
+    if not np.any(narrower):
         return  # An agent's own actions are within such bounds, too; others than these are refused.
+    low, high = low[narrower], high[narrower]
+    least, most = np.full(low.shape, np.inf), np.full(low.shape, -np.inf)
     for episode in data.episodes:
+        if tree.is_nested(episode.actions):
+            return  # These are refused elsewhere, and so are those below.
         actions = np.asarray(episode.actions)
-        if actions.dtype.kind not in "iuf" or actions[0].size != low.size:
-            return  # They are refused elsewhere.
-        if np.any(actions.reshape(len(actions), -1) < low) or np.any(actions.reshape(len(actions), -1) > high):
+        if actions.dtype.kind not in "iuf" or actions[0].size != narrower.size:
             return
+        used = actions.reshape(len(actions), -1)[:, narrower]
+        least, most = np.minimum(least, used.min(axis=0)), np.maximum(most, used.max(axis=0))
+    within = (least >= low - _ROUNDING) & (most <= high + _ROUNDING)
+    if not np.all(within & (most - least < 2.0 - _ROUNDING)):
+        return
     warnings.warn(
         f"All actions of {source} are within the environment's own bounds, {low.min():g} to {high.max():g}, and are "
         "taken as an agent's, from -1 to 1. If they are the environment's own, write them with their action space: "
