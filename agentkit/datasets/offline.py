@@ -272,17 +272,25 @@ class TransitionsDataset:
             "rng": {**words, "has_uint32": state["has_uint32"], "uinteger": state["uinteger"]},
         }
 
+    def check_same_data(self, state: dict[str, Any]) -> None:
+        """Refuses a state that `save` returned with other data, and changes nothing.
+
+        Raises:
+            CheckpointError: it was.
+        """
+        if state.get("data") != self.fingerprint():
+            raise CheckpointError(
+                f"The checkpoint was made with the data {state.get('data')}, and these are {self.fingerprint()}. "
+                "Resume with the same file, discount and n_step, and the same wrappers for training only."
+            )
+
     def restore(self, state: dict[str, Any]) -> None:
         """Restores the state that `save` returned.
 
         Raises:
             CheckpointError: it was saved with other data, or is damaged.
         """
-        if state.get("data") != self.fingerprint():
-            raise CheckpointError(
-                f"The checkpoint was made with the data {state.get('data')}, and these are {self.fingerprint()}. "
-                "Resume with the same file, discount and n_step."
-            )
+        self.check_same_data(state)
         try:
             rng = state["rng"]
             self._rng.bit_generator.state = {

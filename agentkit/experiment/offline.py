@@ -88,7 +88,8 @@ class OfflineConfig(metaclass=SaysWhatWasMeant):
         loggers: as in `ExperimentConfig`.
         progress: as in `ExperimentConfig`.
         environment_settings: arguments of the environment by name, as in `ExperimentConfig`.
-        wrappers: around the environment, as in `ExperimentConfig`; those for training only change the data instead.
+        wrappers: around the environment, as in `ExperimentConfig`; those for training only change the data's rewards
+            and ends instead, and are refused where they cannot.
         devices: as in `ExperimentConfig`.
         on_nan: as in `ExperimentConfig`.
         callbacks: as in `ExperimentConfig`.
@@ -248,7 +249,7 @@ def load_dataset(config: OfflineConfig, spec: EnvironmentSpec, data: EpisodeData
         The batches, and by how much rewards were multiplied.
 
     Raises:
-        ConfigError: the agent learns from something else, or draws by priority.
+        ConfigError: the agent learns from something else, or draws by priority; or a wrapper cannot be applied.
         SpecError: an episode does not fit `spec`.
     """
     agent = config.agent
@@ -346,6 +347,7 @@ def _build(
     found = checkpoint.read_latest(directory / "checkpoints") if resume and directory is not None else None
     if found is not None:
         check_same(experiment, found)
+        dataset.check_same_data(found.state["dataset"])  # Before config.json names these.
     initial = InitialState(experiment) if found is not None else find_initial_state(experiment, parts)
     experiment = initial.experiment
     is_file = isinstance(config.dataset, str | pathlib.Path)

@@ -215,7 +215,7 @@ def check_order(wrappers: Sequence[Callable[..., Any]]) -> None:
     """
     for position, outer in enumerate(wrappers):
         for inner in wrappers[:position]:
-            names = _name(inner), _name(outer)
+            names = name_of(inner), name_of(outer)
             if is_gymnasium_wrapper(outer) and not is_gymnasium_wrapper(inner):
                 raise ConfigError(
                     "wrappers: {1} is gymnasium's, and goes around gymnasium's environment, inside of {0}. Put {1} "
@@ -238,8 +238,10 @@ def check_order(wrappers: Sequence[Callable[..., Any]]) -> None:
                 )
 
 
-def _name(wrapper: Callable[..., Any]) -> str:
-    return str(getattr(getattr(wrapper, "func", wrapper), "__name__", wrapper))
+def name_of(wrapper: Callable[..., Any]) -> str:
+    """Returns the name of a wrapper's class or function, for messages; of another callable that of its class."""
+    made = getattr(wrapper, "func", wrapper)
+    return str(getattr(made, "__name__", type(made).__name__))
 
 
 def check_statistics(environment: Any) -> None:
@@ -269,9 +271,9 @@ def check_no_statistics(wrappers: Sequence[Callable[..., Any]]) -> None:
         ConfigError: there is one.
     """
     for each in wrappers:
-        is_theirs = is_gymnasium_wrapper(each) and _name(each) in _GYMNASIUM_STATISTICS
+        is_theirs = is_gymnasium_wrapper(each) and name_of(each) in _GYMNASIUM_STATISTICS
         if is_theirs or _says(each, "keeps_statistics"):
-            raise ConfigError(_refusal(_name(each)))
+            raise ConfigError(_refusal(name_of(each)))
 
 
 def _refusal(name: str) -> str:

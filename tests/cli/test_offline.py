@@ -71,6 +71,22 @@ def test_data_that_were_moved_are_found_again(tmp_path, monkeypatch, capsys):
     assert main(["offline", "--resume", "run", "--updates", "4"]) == 0
 
 
+def test_data_that_are_refused_leave_a_run_as_it_was(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    episodes = offline_data.make_episodes(offline_data.CATCH, 3, [0.5])
+    write_episodes(Path("old.hdf5"), episodes)
+    write_episodes(Path("other.hdf5"), episodes[:2])
+    words = ["offline", "bc", "--data", "old.hdf5", "--env", offline_data.CATCH, *SMALL, "--eval-every", "0"]
+    assert main([*words, "--updates", "2", "--run-directory", "run"]) == 0
+    before = Path("run/config.json").read_bytes()
+    capsys.readouterr()
+    assert main(["offline", "--resume", "run", "--updates", "3", "--data", "other.hdf5"]) == 2
+    assert "and the same wrappers for training only" in capsys.readouterr().err
+    assert Path("run/config.json").read_bytes() == before
+    assert main(["offline", "--resume", "run", "--updates", "3"]) == 0
+    assert json.loads(Path("run/config.json").read_text())["num_steps"] == 3
+
+
 @pytest.mark.parametrize("given", ["--episodes 3", "--max-steps 9", "--seed 0", "--explore"])
 def test_what_replay_holds_is_not_played(given, tmp_path, capsys):
     (tmp_path / "config.json").write_text("{}")

@@ -19,13 +19,16 @@ from agentkit.core import Adder
 from agentkit.counting import count_of
 from agentkit.datasets import Episode, EpisodeData, fill_replay, read_episodes
 from agentkit.datasets.episodes import fit_episodes
-from agentkit.errors import ConfigError, SpecError
+from agentkit.errors import AgentkitError, ConfigError, SpecError
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.replay import Replay, Table
 from agentkit.specs import EnvironmentSpec, is_spec, zeros
 from agentkit.types import Nest
-from agentkit.wrappers.base import without_training_only
+from agentkit.wrappers.base import name_of, without_training_only
 from agentkit.wrappers.canonical_actions import is_bounded_continuous
+
+_ROUNDING = 1e-3  # Of actions, beside bounds.
+_LARGEST = float(np.finfo(np.float32).max)  # Of rewards, which agents learn in single precision.
 
 
 class Filling(NamedTuple):
@@ -92,6 +95,9 @@ def read_fillings(
 def warn_of_own_bounds(data: EpisodeData, own: Nest, source: str) -> None:
     """Warns of actions that seem to be in the environment's own bounds, and are taken as an agent's, from -1 to 1.
 
+    Looks at those numbers of an action whose own bounds are narrower than an agent's on either side. All of them must
+    stay within their own bounds (up to 1e-3, for rounding), and use less than an agent's range.
+
     Args:
         data: with the action space that its file tells of; where it does, nothing can be mistaken.
         own: spec of the actions that the environment itself takes.
@@ -100,14 +106,22 @@ def warn_of_own_bounds(data: EpisodeData, own: Nest, source: str) -> None:
     if data.actions is not None or not is_spec(own) or not is_bounded_continuous(own):
         return
     low, high = (np.broadcast_to(bound, own.shape).ravel() for bound in (own.minimum, own.maximum))
-    if np.all(low <= -1.0) and np.all(high >= 1.0):
+    narrower = (low > -1.0 + _ROUNDING) | (high < 1.0 - _ROUNDING)
+    if not np.any(narrower):
         return  # An agent's own actions are within such bounds, too; others than these are refused.
+    low, high = low[narrower], high[narrower]
+    least, most = np.full(low.shape, np.inf), np.full(low.shape, -np.inf)
     for episode in data.episodes:
+        if tree.is_nested(episode.actions):
+            return  # These are refused elsewhere, and so are those below.
         actions = np.asarray(episode.actions)
-        if actions.dtype.kind not in "iuf" or actions[0].size != low.size:
-            return  # They are refused elsewhere.
-        if np.any(actions.reshape(len(actions), -1) < low) or np.any(actions.reshape(len(actions), -1) > high):
+        if actions.dtype.kind not in "iuf" or actions[0].size != narrower.size:
             return
+        used = actions.reshape(len(actions), -1)[:, narrower]
+        least, most = np.minimum(least, used.min(axis=0)), np.maximum(most, used.max(axis=0))
+    within = (least >= low - _ROUNDING) & (most <= high + _ROUNDING)
+    if not np.all(within & (most - least < 2.0 - _ROUNDING)):
+        return
     warnings.warn(
         f"All actions of {source} are within the environment's own bounds, {low.min():g} to {high.max():g}, and are "
         "taken as an agent's, from -1 to 1. If they are the environment's own, write them with their action space: "
@@ -164,27 +178,70 @@ def as_in_training(
 ) -> list[Episode]:
     """Returns episodes with the rewards and ends that a run's wrappers for training only make of their own.
 
+    An episode that a wrapper ends earlier is cut there, and its other steps are left out. Observations stay.
+
     Args:
         episodes: as the environment has them in evaluations.
         spec: of the environment.
         wrappers: of the run, of which those for training only are applied in their order, such as `RewardScale`.
+
+    Raises:
+        ConfigError: a wrapper needs more than the data's steps, or makes other steps or what is no reward of them.
     """
     kept = {id(wrapper) for wrapper in without_training_only(wrappers)}
     chosen = [wrapper for wrapper in wrappers if id(wrapper) not in kept]
-    return [_replayed(episode, spec, chosen) for episode in episodes] if chosen else list(episodes)
+    if not chosen:
+        return list(episodes)
+    try:
+        played = _Played(episodes, spec)
+        environment: Any = played
+        for wrapper in chosen:
+            environment = wrapper(environment)
+        return [_replayed(episode, number, played, environment) for number, episode in enumerate(episodes)]
+    except AgentkitError:  # It says what is wrong.
+        raise
+    except Exception as error:
+        why = str(error) if isinstance(error, _CannotPlayError) else f"it raised {error!r:.200}"
+        raise ConfigError(
+            f"wrappers: {', '.join(map(name_of, chosen))}, for training only, cannot be applied to data: {why}. Leave "
+            "it out, or give data that have its rewards and ends already."
+        ) from error
 
 
-def _replayed(episode: Episode, spec: EnvironmentSpec, wrappers: Sequence[Callable[[Any], Any]]) -> Episode:
-    environment: Any = _Played(episode, spec)
-    for wrapper in wrappers:
-        environment = wrapper(environment)
+class _CannotPlayError(Exception):
+    """Says what a wrapper makes of data that cannot be learned from."""
+
+
+def _replayed(episode: Episode, number: int, played: _Played, environment: Any) -> Episode:
+    """Returns an episode up to its first end as its wrapped `environment` shows it, which is `played` inside."""
     environment.reset()
-    timesteps = [environment.step(_row(episode.actions, t)) for t in range(len(episode.rewards))]
-    rewards = np.asarray([timestep.reward for timestep in timesteps], np.float64)
-    terminations, truncations = np.zeros((2, len(timesteps)), bool)
-    terminations[-1] = timesteps[-1].discount == 0
+    played.check(number, 0)
+    rewards: list[float] = []
+    last, discount = False, 1.0
+    while not last and len(rewards) < len(episode.rewards):
+        timestep = environment.step(_row(episode.actions, len(rewards)))
+        last, discount = timestep.last(), _number(timestep.discount)
+        rewards.append(_number(timestep.reward))
+        played.check(number, len(rewards))
+        if not abs(rewards[-1]) <= _LARGEST:  # Nor NaN.
+            raise _CannotPlayError(f"expected each reward to be a finite number, found {timestep.reward!r:.80}")
+        if discount != 1.0 and not (last and discount == 0.0):
+            raise _CannotPlayError(
+                f"expected discounts of 1, or 0 at the end of an episode, found {timestep.discount!r:.80} at "
+                f"{'its end' if last else 'a step before'}"
+            )
+    left_out = len(episode.rewards) - len(rewards)
+    cut = Episode(*(tree.map_structure(lambda x: x[: len(x) - left_out], column) for column in episode))
+    terminations, truncations = np.zeros((2, len(rewards)), bool)
+    terminations[-1] = discount == 0.0
     truncations[-1] = not terminations[-1]
-    return episode._replace(rewards=rewards, terminations=terminations, truncations=truncations)
+    return cut._replace(rewards=np.asarray(rewards), terminations=terminations, truncations=truncations)
+
+
+def _number(x: Any) -> float:
+    """Returns what should be one number; NaN where it is none."""
+    array = np.asarray(x)
+    return float(array) if array.shape == () and array.dtype.kind in "biuf" else np.nan
 
 
 def _row(nest: Nest, index: int) -> Nest:
@@ -193,25 +250,31 @@ def _row(nest: Nest, index: int) -> Nest:
 
 @final
 class _Played(dm_env.Environment):
-    """Plays one episode again, whatever the actions."""
+    """Plays episodes again, one after the other, whatever the actions."""
 
-    def __init__(self, episode: Episode, spec: EnvironmentSpec):
-        self._episode = episode
-        self._rewards = np.asarray(episode.rewards, np.float64)
+    def __init__(self, episodes: Sequence[Episode], spec: EnvironmentSpec):
+        self._episodes = episodes
         self._spec = spec
-        self._step = 0
+        self._number = self._num_steps = 0
+
+    def check(self, number: int, num_steps: int) -> None:
+        """Raises an error unless exactly so many steps of the episode of this number were taken."""
+        if (self._number, self._num_steps) != (number, num_steps):
+            raise _CannotPlayError("it takes steps or resets of its own, or leaves some out")
 
     def reset(self) -> dm_env.TimeStep:
-        """Begins."""
-        return dm_env.restart(_row(self._episode.observations, 0))
+        """Begins the next episode, or again the one of which no step was taken yet."""
+        if self._num_steps:
+            self._number, self._num_steps = self._number + 1, 0
+        return dm_env.restart(_row(self._episodes[self._number].observations, 0))
 
     def step(self, action: Nest) -> dm_env.TimeStep:
         """Returns the next step."""
-        reward, last = self._rewards[self._step], self._step == len(self._rewards) - 1
-        discount = 0.0 if self._episode.terminations[self._step] else 1.0
-        self._step += 1
-        kind = dm_env.StepType.LAST if last else dm_env.StepType.MID
-        return dm_env.TimeStep(kind, reward, discount, _row(self._episode.observations, self._step))
+        episode, t = self._episodes[self._number], self._num_steps
+        reward, discount = np.float64(episode.rewards[t]), 0.0 if episode.terminations[t] else 1.0
+        self._num_steps += 1
+        kind = dm_env.StepType.LAST if self._num_steps == len(episode.rewards) else dm_env.StepType.MID
+        return dm_env.TimeStep(kind, reward, discount, _row(episode.observations, self._num_steps))
 
     def observation_spec(self) -> Nest:
         """Returns the environment's."""
