@@ -31,7 +31,7 @@ from agentkit.replay import InProcessReplay
 from agentkit.specs import changes_sides, is_batched, make_environment_spec
 from agentkit.types import Nest, Step, Transition
 from agentkit.variables import VariableClient
-from agentkit.wrappers.base import without_training_only
+from agentkit.wrappers.base import name_of, without_training_only
 from agentkit.wrappers.reward_scale import RewardScale, find_scale
 
 
@@ -134,8 +134,8 @@ def read_replay(run_directory: str | pathlib.Path, **options: Any) -> EpisodeDat
 def _warn_of_training_only(wrappers: Sequence[Any], environment: Any) -> None:
     """Warns where replay may hold other rewards or ends than the environment's own: these cannot be had back."""
     kept = {id(wrapper) for wrapper in without_training_only(wrappers)}
-    makers = [getattr(wrapper, "func", wrapper) for wrapper in wrappers if id(wrapper) not in kept]
-    changing = {getattr(each, "__name__", type(each).__name__) for each in makers if each is not RewardScale}
+    others = [each for each in wrappers if id(each) not in kept and getattr(each, "func", each) is not RewardScale]
+    changing = {name_of(each) for each in others}
     if changing or (find_scale(wrappers) is None and hasattr(environment, "raw_return")):
         by = ", ".join(sorted(changing)) or "its environment"
         warnings.warn(
