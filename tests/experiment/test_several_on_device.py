@@ -144,7 +144,8 @@ def test_masks_that_allow_nothing_to_who_acts_are_counted(shape):
     """As the host's loop refuses them; it was acted on in silence."""
     experience = Transitions(ReplayConfig(n_step=1, replay_size=99, min_replay_size=99))
     policy = stateless_policy(lambda params, key, observation: jnp.int32(0))
-    loop = DeviceLoop(SeveralRounds(Emptied(shape=shape), [party("shared", ("a", "b"), experience)._replace(policy=policy)], 2))
+    both = party("shared", ("a", "b"), experience)._replace(policy=policy)
+    loop = DeviceLoop(SeveralRounds(Emptied(shape=shape), [both], 2))
     training, first = {"shared": jnp.float32(0.0)}, loop.start(jax.random.PRNGKey(0))
     chunk = loop.run(training, first, {"shared": start_tally(0)}, 8, 1)
     # 2 episodes of 2 steps in 2 environments: one of each agent's two masks in an episode.
