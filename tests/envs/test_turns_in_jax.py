@@ -51,6 +51,24 @@ class Relay(JaxTurnEnvironment):
         return {name: jnp.full(1, 10.0 * number + state) for number, name in enumerate("abc")}
 
 
+class Unlike(Relay):
+    """Is equal to itself alone, and lets whoever is named begin."""
+
+    __eq__, __hash__ = object.__eq__, object.__hash__
+    first = 0
+
+    def turn(self, state):
+        return jnp.int32(self.first)
+
+
+def test_whose_turn_it_is_goes_by_what_has_been_set_since():
+    """JAX itself found what it had compiled of the same method."""
+    environment = Unlike()
+    for first, expected in ((0, "a"), (1, "b"), (0, "a")):
+        object.__setattr__(environment, "first", first)
+        assert list(HostTurnEnvironment(environment).reset()) == [expected]
+
+
 class TestRelay(MultiAgentEnvironmentContract):
     num_steps = 60
 

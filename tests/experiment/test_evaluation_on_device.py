@@ -12,7 +12,7 @@ from agentkit.agents import dqn
 from agentkit.callbacks import Callback
 from agentkit.envs.jax.base import JaxEnvironment
 from agentkit.envs.jax.cartpole import CartPole
-from agentkit.envs.jax.dm_environment import compiled_steps
+from agentkit.envs.jax.dm_environment import DmEnvironment, attributes_of, compiled_steps
 from agentkit.envs.jax.pooled import Pooled
 from agentkit.envs.jax.time_steps import next_step
 from agentkit.errors import NonFiniteError, NonFiniteWarning
@@ -122,6 +122,59 @@ def test_what_is_set_on_an_environment_between_two_runs_counts_in_evaluations(is
         found.append((one.run(2, 1)["episode_return"], other.run(2, 1)["episode_return"]))
     assert found == [(3.0, 3.0), (6.0, 6.0), (21.0, 21.0), (3.0, 3.0)]
     assert compiled_steps(environment) is compiled_steps(environment)
+
+
+def _reward_of(host):
+    host.reset()
+    return float(host.step(np.int32(0)).reward)
+
+
+def test_what_is_set_before_the_first_use_does_not_count_under_what_was_there_before():
+    """What was found when it was made was the name of what was compiled later, of other attributes."""
+    own = Paying(11.0, [0.0])
+    host, (device, _) = DmEnvironment(own), evaluators(plan(own))
+    own.reward = 12.0
+    assert (_reward_of(host), device.run(2, 1)["episode_return"]) == (12.0, 36.0)
+    own.reward = 11.0
+    assert (_reward_of(DmEnvironment(own)), evaluators(plan(own))[0].run(2, 1)["episode_return"]) == (11.0, 33.0)
+    own.reward = 13.0
+    host = DmEnvironment(own)
+    host.reset()
+    own.reward = 14.0  # Between the first reset and the first step.
+    assert float(host.step(np.int32(0)).reward) == 13.0
+    assert _reward_of(DmEnvironment(own)) == 14.0
+    own.reward = 13.0
+    assert _reward_of(DmEnvironment(own)) == 13.0
+
+
+def test_another_number_of_episodes_goes_by_the_attributes_of_its_first_time():
+    own = Paying(21.0, [0.0])
+    device = evaluators(plan(own))[0]
+    assert device.run(2, 1)["episode_return"] == 63.0
+    own.reward = 22.0
+    assert device.run(3, 1)["episode_return"] == 66.0
+    own.reward = 21.0
+    assert evaluators(plan(own))[0].run(3, 1)["episode_return"] == 63.0
+
+
+class NoHash:
+    """Raises something of its own when its hash is asked for."""
+
+    def __hash__(self):
+        raise RuntimeError("no hash today")
+
+
+def test_attributes_of_any_kind_are_told_apart():
+    """A cycle went on without end, a hash that raised ended all, and a tracer left behind is no attribute."""
+    one, other = Paying(1.0, NoHash()), Paying(1.0, [0.0])
+    one.other, other.other = other, one
+    found = attributes_of(one)
+    assert found == attributes_of(one) and hash(found) == hash(attributes_of(one))
+    other.reward = 2.0
+    assert attributes_of(one) != found
+    other.reward = 1.0
+    jax.jit(lambda x: setattr(other, "left", x))(1.0)
+    assert isinstance(other.left, jax.core.Tracer) and attributes_of(one) == found
 
 
 def test_it_stops_when_it_is_asked_to_and_says_what_is_not_finite():

@@ -193,6 +193,14 @@ def test_steps_counted_by_agents_are_the_length_and_the_periods_of_a_run(num_env
         config(environment_settings=None)
 
 
+def test_a_game_may_have_arguments_that_are_agentkits_own_of_one_agent():
+    """A game is made with a seed, and with nothing else of agentkit's."""
+    names = ("workers", "ready", "wrappers", "num_envs", "evaluation")
+    assert config(environment_settings=dict.fromkeys(names, 1)).environment_settings.keys() == set(names)
+    with pytest.raises(ConfigError, match="environment_settings: \\['raw', 'seed'\\] are agentkit's own"):
+        config(environment_settings={"seed": 1, "raw": True, "workers": 2})
+
+
 def test_a_frozen_policy_plays_as_it_was_and_learns_nothing(tmp_path):
     agentkit.run(config(tmp_path / "old", policy_of="each"))
     frozen = agentkit.Frozen(tmp_path / "old", policy="second")

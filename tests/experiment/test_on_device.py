@@ -1,5 +1,6 @@
 """Training on the device: segments, values, chunks, counts, the run folder, and what is refused."""
 
+import collections
 import dataclasses
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from agentkit.envs.jax.memory_chain import MemoryChain
 from agentkit.envs.jax.multi_agent_host import HostMultiAgentEnvironment
 from agentkit.envs.jax.point_mass import PointMass
 from agentkit.envs.jax.pooled import Pooled
+from agentkit.envs.jax.step_check import check_steps
 from agentkit.envs.jax.time_steps import first_step
 from agentkit.errors import ConfigError, NonFiniteError, SpecError
 from agentkit.experiment import ResumeError, load
@@ -441,6 +443,67 @@ def test_an_environment_that_breaks_its_specs_is_refused_before_anything_is_comp
     config = MultiAgentConfig(plan().agent, environment, 100, policy_of="shared") if several else plan(environment)
     with pytest.raises((SpecError, ConfigError), match=message):
         find(config)
+
+
+@jax.tree_util.register_pytree_node_class
+class Noted:
+    """A container with a note on it, which is equal to its like and is written as where it lies in memory."""
+
+    class Note:
+        def __eq__(self, other):
+            return isinstance(other, Noted.Note)
+
+        def __hash__(self):
+            return 0
+
+    def __init__(self, value):
+        self.value = value
+
+    def tree_flatten(self):
+        return (self.value,), Noted.Note()
+
+    @classmethod
+    def tree_unflatten(cls, note, children):
+        return cls(*children)
+
+
+@dataclasses.dataclass(frozen=True)
+class KeepingNotes(Endless):
+    """Has a container of somebody's own in its state."""
+
+    def reset(self, key):
+        state, timestep = super().reset(key)
+        return Noted(state), timestep
+
+    def step(self, state, action, key):
+        after, timestep = super().step(state.value, action, key)
+        return Noted(after), timestep
+
+
+def ordered(by_agent):
+    return collections.OrderedDict(by_agent)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ordered(Alone):
+    """Gives another mapping by agent id than its specs are."""
+
+    def reset(self, key):
+        state, timestep = super().reset(key)
+        return state, timestep._replace(observation=ordered(timestep.observation))
+
+    def step(self, state, action, key):
+        after, timestep = super().step(state, action, key)
+        own = {name: ordered(getattr(timestep, name)) for name in ("reward", "discount", "observation")}
+        return after, timestep._replace(**own)
+
+
+def test_containers_are_compared_as_they_are_and_agents_by_their_ids():
+    """Two equal notes are written differently, and were refused; so was any mapping but a dict."""
+    check_steps(KeepingNotes(), "own")
+    check_steps(Ordered(Endless()), "own")
+    with pytest.raises(SpecError, match=r"observation\['only'\]: expected the containers .*, found \(\[\*\]\)"):
+        check_steps(Ordered(Listed()), "own")
 
 
 @dataclasses.dataclass(frozen=True)

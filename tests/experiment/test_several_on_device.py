@@ -1,5 +1,7 @@
 """Several agents in the compiled loop: rows by hand, as one agent alone, resumed to the bit, learning, refusals."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -122,23 +124,28 @@ def test_segments_of_several_updates_a_round_have_the_next_row_behind_them():
     np.testing.assert_array_equal(data.reward, [[10, 20, 0], [0, 10, 0], [20, 0, 0]])
 
 
+@dataclasses.dataclass(frozen=True)
 class Emptied(Counting):
     """Its masks allow nothing after the first step, and none at the end, where nobody is to act."""
 
+    shape: tuple[int, ...] = (3,)
+
     def observation_spec(self):
-        mask = specs.Array((3,), bool)
+        mask = specs.Array(self.shape, bool)
         return {name: {"seen": spec, "action_mask": mask} for name, spec in super().observation_spec().items()}
 
     def _observe(self, count):
-        mask = jnp.full(3, count == 0)
+        mask = jnp.zeros(self.shape, bool).at[0].set(count == 0)
         return {name: {"seen": seen, "action_mask": mask} for name, seen in super()._observe(count).items()}
 
 
-def test_masks_that_allow_nothing_to_who_acts_are_counted():
+@pytest.mark.parametrize("shape", [(3,), (3, 2), (4, 2)], ids=str)
+def test_masks_that_allow_nothing_to_who_acts_are_counted(shape):
     """As the host's loop refuses them; it was acted on in silence."""
     experience = Transitions(ReplayConfig(n_step=1, replay_size=99, min_replay_size=99))
     policy = stateless_policy(lambda params, key, observation: jnp.int32(0))
-    loop = DeviceLoop(SeveralRounds(Emptied(), [party("shared", ("a", "b"), experience)._replace(policy=policy)], 2))
+    both = party("shared", ("a", "b"), experience)._replace(policy=policy)
+    loop = DeviceLoop(SeveralRounds(Emptied(shape=shape), [both], 2))
     training, first = {"shared": jnp.float32(0.0)}, loop.start(jax.random.PRNGKey(0))
     chunk = loop.run(training, first, {"shared": start_tally(0)}, 8, 1)
     # 2 episodes of 2 steps in 2 environments: one of each agent's two masks in an episode.
@@ -257,6 +264,30 @@ def test_chance_draws_among_what_is_allowed_and_within_the_bounds():
     choices, numbers = jax.vmap(lambda key: several.act((), key, jnp.zeros(1), ())[0])(keys)
     assert [np.unique(each).tolist() for each in choices.T] == [[0, 1, 2], [0, 1]]
     assert (numbers.min(0) >= -1).all() and 0.9 < numbers[:, 0].max() <= 1 and 2.9 < numbers[:, 1].max() <= 3
+
+
+@pytest.mark.parametrize(
+    ("dtype", "low", "high"),
+    [
+        (np.uint8, 0, 255),
+        (np.int8, -128, 127),
+        (np.int16, [-32768, 5], [32767, 6]),
+        (np.int32, [-(2**31), 2**31 - 2], 2**31 - 1),
+        (np.uint32, [0, 2**32 - 2], 2**32 - 1),
+        (bool, False, True),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_chance_draws_integers_up_to_both_ends_of_their_dtype(dtype, low, high):
+    """One more than the upper end was the lower one, so that all draws were 0; booleans were an error."""
+    policy = random_policy(specs.BoundedArray((2,), dtype, low, high))
+    keys = jax.random.split(jax.random.PRNGKey(0), 4_000)
+    drawn = np.asarray(jax.vmap(lambda key: policy.act((), key, jnp.zeros(1), ())[0])(keys))
+    assert drawn.dtype == dtype
+    lowest, highest = (np.broadcast_to(x, 2).astype(np.int64) for x in (low, high))
+    found = (drawn.astype(np.float64) - lowest) / (highest - lowest)
+    assert (found.min(0) <= 0.01).all() and (found.max(0) >= 0.99).all() and found.min() >= 0 and found.max() <= 1
+    np.testing.assert_allclose(found.mean(0), 0.5, atol=0.04)
 
 
 @pytest.mark.full

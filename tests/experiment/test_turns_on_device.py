@@ -16,13 +16,15 @@ from agentkit.agents import dqn, ppo
 from agentkit.agents.common.experience import Segments, SegmentsConfig
 from agentkit.envs.jax.time_steps import first_step_of, next_step_of
 from agentkit.envs.jax.turn_base import JaxTurnEnvironment
+from agentkit.envs.jax.turn_host import HostTurnEnvironment
+from agentkit.errors import SpecError
 from agentkit.experiment.local import started
 from agentkit.experiment.on_device.several.acting import Party
 from agentkit.experiment.on_device.several.rounds import SeveralRounds
 from agentkit.experiment.on_device.several.turns import InTurns, close_up
 from agentkit.learning import Update, UpdateOutput
 from agentkit.learning.finite import start_tally
-from agentkit.types import Step
+from agentkit.types import FIRST, LAST, Step
 from tests.experiment.test_several_on_device import config
 
 DQN = dqn.make_agent(dqn.Config(batch_size=8, min_replay_size=16, hidden_sizes=(8,), n_step=1))
@@ -104,6 +106,27 @@ def test_an_agent_without_a_turn_has_no_row_and_its_returns_count():
     rows, _, episodes = rows_of(Relay("aa"), 3)
     assert rows["a"] == [(0, 0, 1, 1, 1), (1, 1, 2, 0, 2)] and rows["b"] == []
     assert float(episodes[1].by_agent["b"]) == 30
+
+
+@dataclasses.dataclass(frozen=True)
+class Beginning(Relay):
+    """Says at each step that an episode begins, but at the last."""
+
+    def step(self, state, action, key):
+        after, timestep = super().step(state, action, key)
+        kind = jnp.where(timestep.step_type == LAST, LAST, FIRST)
+        return after, timestep._replace(step_type=kind.astype(jnp.int32))
+
+
+def test_steps_of_no_type_are_counted_and_refused_on_the_host():
+    """Of 4 moves in each of 2 games, 3 say so; it was seen nowhere, and nothing came of it."""
+    for environment, expected in ((Relay(), [0] * 4), (Beginning(), [4, 2, 0, 4])):
+        episodes = rows_of(environment, 4, num_envs=2)[2]
+        assert [int(each.num_out_of_range) for each in episodes] == expected
+    host = HostTurnEnvironment(Beginning())
+    host.reset()
+    with pytest.raises(SpecError, match=r"Beginning's step: step_type: expected MID \(1\) or LAST \(2\), found 0"):
+        host.step({"a": np.int8(0)})
 
 
 def test_schedules_of_each_agent_count_its_own_steps():

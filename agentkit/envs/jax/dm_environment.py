@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import dm_env
 import jax
@@ -30,10 +30,10 @@ class DmEnvironment(dm_env.Environment):
     """
 
     def __init__(self, environment: JaxEnvironment, seed: int = 0):
-        """Compiles nothing yet; equal environments are compiled once."""
+        """Compiles nothing before the first reset; equal environments are compiled once."""
         check_not_forked()
+        check_has_hash(environment)
         self.jax_environment = environment
-        self._reset, self._step = compiled_steps(environment)
         self._action_spec = environment.action_spec()
         self._state: Any = None
         self._is_over = True
@@ -43,9 +43,13 @@ class DmEnvironment(dm_env.Environment):
         """Makes the next reset begin an episode that depends on `seed` alone."""
         self._key = on_cpu(jax.random.PRNGKey(seed))  # Where the key is, all else is computed.
 
+    @functools.cached_property
+    def _compiled(self) -> CompiledSteps:
+        return compiled_steps(self.jax_environment)
+
     def reset(self) -> dm_env.TimeStep:
         """Starts an episode."""
-        self._key, self._state, timestep = self._reset(self._key)
+        self._key, self._state, timestep = self._compiled.reset(self._key)
         self._is_over = False
         return dm_env.TimeStep(dm_env.StepType.FIRST, None, None, to_numpy(timestep.observation))
 
@@ -54,7 +58,7 @@ class DmEnvironment(dm_env.Environment):
         if self._is_over:
             return self.reset()
         cast = tree.map_structure(cast_action, self._action_spec, action)
-        self._key, self._state, timestep = self._step(self._key, self._state, cast)
+        self._key, self._state, timestep = self._compiled.step(self._key, self._state, cast)
         step_type, reward, discount, observation = to_numpy(timestep)
         kind = kind_of_step(step_type, self.jax_environment)
         self._is_over = kind == dm_env.StepType.LAST
@@ -81,26 +85,40 @@ class DmEnvironment(dm_env.Environment):
         return self.jax_environment.render(self._state)
 
 
-def compiled_steps(environment: JaxEnvironment) -> tuple[Callable[..., tuple], Callable[..., tuple]]:
-    """Returns ``key -> (key, state, time step)`` and ``(key, state, action) -> (key, state, time step)``.
+class CompiledSteps(NamedTuple):
+    """Holds the compiled functions of an environment.
+
+    Attributes:
+        reset: ``key -> (key, state, time step)``.
+        step: ``(key, state, action) -> (key, state, time step)``.
+    """
+
+    reset: Callable[..., tuple]
+    step: Callable[..., tuple]
+
+
+def compiled_steps(environment: JaxEnvironment) -> CompiledSteps:
+    """Returns the compiled functions of an environment as it is now; the same ones for equal environments."""
+    return _compiled_once(environment, attributes_of(environment))
+
+
+def check_has_hash(environment: JaxEnvironment) -> None:
+    """Refuses an environment that equal ones cannot be told by.
 
     Raises:
-        ConfigError: the environment has no hash.
+        ConfigError: it has no hash.
     """
     try:
         hash(environment)
-    except TypeError as error:
+    except Exception as error:
         raise ConfigError(
             f"The environment {type(environment).__name__} has no hash ({error}), by which equal ones are compiled "
             "once. Write its class as @dataclasses.dataclass(frozen=True), with tuples in the place of lists."
         ) from error
-    return _compiled_once(environment, attributes_of(environment))
 
 
 @functools.lru_cache(maxsize=16)
-def _compiled_once(
-    environment: JaxEnvironment, attributes: Hashable
-) -> tuple[Callable[..., tuple], Callable[..., tuple]]:
+def _compiled_once(environment: JaxEnvironment, attributes: Hashable) -> CompiledSteps:
     del attributes  # What they were is compiled in.
 
     def reset(key: jax.Array) -> tuple:
@@ -111,7 +129,13 @@ def _compiled_once(
         key, own = jax.random.split(key)
         return key, *environment.step(state, action, own)
 
-    return jax.jit(reset), jax.jit(step)
+    compiled_reset, compiled_step = jax.jit(reset), jax.jit(step)
+    # Traced now: at the first step the attributes might be others than they were found to be.
+    action = jax.tree.map(lambda spec: jax.ShapeDtypeStruct(spec.shape, spec.dtype), environment.action_spec())
+    key, state, _ = compiled_reset.eval_shape(jax.eval_shape(jax.random.PRNGKey, 0))
+    for _ in range(2):  # A state after reset may be weakly typed, and is not after a step.
+        key, state, _ = compiled_step.eval_shape(key, state, action)
+    return CompiledSteps(compiled_reset, compiled_step)
 
 
 class _Itself:
@@ -127,17 +151,25 @@ class _Itself:
         return id(self._value)
 
 
-def attributes_of(environment: JaxEnvironment) -> Hashable:
+def attributes_of(environment: JaxEnvironment, outside: tuple[JaxEnvironment, ...] = ()) -> Hashable:
     """Returns what the attributes are now that no `__eq__` compares, of an environment and of those inside of it.
 
     An instance of a class without an `__eq__` of its own is equal to itself, whatever was set on it between two runs.
-    So what is compiled once is of the environment and of these.
+    So what is compiled once is of the environment and of these. What is changed in place (an entry of an array or of a
+    list) is not seen: set another one.
+
+    Args:
+        environment: whose attributes they are.
+        outside: those that it is inside of, which are not looked into again.
     """
+    outside = (*outside, environment)
     is_compared = type(environment).__eq__ is not object.__eq__
     found: list[Hashable] = []
     for name, value in sorted(getattr(environment, "__dict__", {}).items()):
-        if isinstance(value, JaxEnvironment):
-            found.append((name, attributes_of(value)))
+        if isinstance(value, jax.core.Tracer):  # Left behind by a compilation, and of no value.
+            continue
+        if isinstance(value, JaxEnvironment) and not any(value is each for each in outside):
+            found.append((name, attributes_of(value, outside)))
         if not is_compared:
             found.append((name, type(value), value if _has_hash(value) else _Itself(value)))
     return tuple(found)
@@ -146,7 +178,7 @@ def attributes_of(environment: JaxEnvironment) -> Hashable:
 def _has_hash(value: Any) -> bool:
     try:
         hash(value)
-    except TypeError:
+    except Exception:  # Of any kind: it is somebody's own.
         return False
     return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any, final
 
@@ -12,7 +13,15 @@ import tree
 
 from agentkit.child import check_not_forked
 from agentkit.core import MultiAgentEnvironment
-from agentkit.envs.jax.dm_environment import cast_action, compiled_steps, kind_of_step, on_cpu, to_numpy
+from agentkit.envs.jax.dm_environment import (
+    CompiledSteps,
+    cast_action,
+    check_has_hash,
+    compiled_steps,
+    kind_of_step,
+    on_cpu,
+    to_numpy,
+)
 from agentkit.envs.jax.multi_agent_base import JaxMultiAgentEnvironment
 from agentkit.envs.jax.turn_base import JaxTurnEnvironment
 from agentkit.envs.jax.turn_host import HostTurnEnvironment
@@ -44,10 +53,10 @@ class HostMultiAgentEnvironment(MultiAgentEnvironment):
     """
 
     def __init__(self, environment: JaxMultiAgentEnvironment, seed: int = 0):
-        """Compiles nothing yet; equal environments are compiled once."""
+        """Compiles nothing before the first reset; equal environments are compiled once."""
         check_not_forked()
+        check_has_hash(environment)
         self.jax_environment = environment
-        self._reset, self._step = compiled_steps(environment)
         self._specs = environment.agent_specs()
         self._state: Any = None
         self._is_over = True
@@ -57,13 +66,17 @@ class HostMultiAgentEnvironment(MultiAgentEnvironment):
         """Makes the next reset begin an episode that depends on `seed` alone."""
         self._key = on_cpu(jax.random.PRNGKey(seed))  # Where the key is, all else is computed.
 
+    @functools.cached_property
+    def _compiled(self) -> CompiledSteps:
+        return compiled_steps(self.jax_environment)
+
     def agent_specs(self) -> Mapping[AgentId, EnvironmentSpec]:
         """Returns the specs of each agent, by id."""
         return self._specs
 
     def reset(self) -> dict[AgentId, dm_env.TimeStep]:
         """Starts an episode."""
-        self._key, self._state, timestep = self._reset(self._key)
+        self._key, self._state, timestep = self._compiled.reset(self._key)
         self._is_over = False
         observations = to_numpy(timestep.observation)
         return {each: dm_env.TimeStep(dm_env.StepType.FIRST, None, None, observations[each]) for each in self._specs}
@@ -73,7 +86,7 @@ class HostMultiAgentEnvironment(MultiAgentEnvironment):
         check_who_acts(actions, () if self._is_over else self._specs)
         own = {each: spec.actions for each, spec in self._specs.items()}
         cast = tree.map_structure(cast_action, own, {each: actions[each] for each in own})
-        self._key, self._state, timestep = self._step(self._key, self._state, cast)
+        self._key, self._state, timestep = self._compiled.step(self._key, self._state, cast)
         step_type, *of_all = to_numpy(timestep)
         kind = kind_of_step(step_type, self.jax_environment)
         self._is_over = kind == dm_env.StepType.LAST

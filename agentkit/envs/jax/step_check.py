@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import dm_env
@@ -12,6 +13,7 @@ import tree
 
 from agentkit import specs
 from agentkit.envs.jax.base import JaxEnvironment
+from agentkit.envs.jax.multi_agent_base import JaxMultiAgentEnvironment
 from agentkit.envs.jax.pooled import checked_size
 from agentkit.envs.step_check import find_choices
 from agentkit.errors import SpecError
@@ -40,9 +42,10 @@ def check_steps(environment: JaxEnvironment, name: str) -> None:
         _STEP_TYPE, environment.reward_spec(), environment.discount_spec(), environment.observation_spec()
     )
     reset, step = f"The environment {name}'s reset", f"The environment {name}'s step"
-    begun = _state_of(jax.eval_shape(environment.reset, key), promised, reset)
+    are_several = isinstance(environment, JaxMultiAgentEnvironment)
+    begun = _state_of(jax.eval_shape(environment.reset, key), promised, reset, are_several)
     _refuse_typed_keys(begun, reset)
-    followed = _state_of(jax.eval_shape(environment.step, begun, action, key), promised, step)
+    followed = _state_of(jax.eval_shape(environment.step, begun, action, key), promised, step, are_several)
     _compare(followed, begun, f"{step}, whose state must be of reset's form: state")
 
 
@@ -73,13 +76,18 @@ def count_wrong_types(moved: Array, step_type: Array) -> Array:
     return jnp.sum(moved & (step_type != MID) & (step_type != LAST), dtype=jnp.int32)
 
 
-def _state_of(returned: Any, promised: dm_env.TimeStep, where: str) -> Nest:
-    """Returns the state of what a method returned, whose time step must be as it was promised."""
+def _state_of(returned: Any, promised: dm_env.TimeStep, where: str, are_several: bool) -> Nest:
+    """Returns the state of what a method returned, whose time step must be as promised; by id in any mapping."""
     if not isinstance(returned, tuple) or len(returned) != 2 or not isinstance(returned[1], dm_env.TimeStep):
         raise SpecError(f"{where}: expected a state and a dm_env.TimeStep, found {_said(returned)}.")
     state, timestep = returned
     for part, spec in promised._asdict().items():
-        _compare(getattr(timestep, part), spec, f"{where}: {part}")
+        found = getattr(timestep, part)
+        if are_several and isinstance(found, Mapping) and isinstance(spec, Mapping) and found.keys() == spec.keys():
+            for agent_id in spec:
+                _compare(found[agent_id], spec[agent_id], f"{where}: {part}[{agent_id!r}]")
+        else:
+            _compare(found, spec, f"{where}: {part}")
     return state
 
 
@@ -102,8 +110,9 @@ def _compare(found: Nest, expected: Nest, what: str) -> None:
                 f"{what}{path}: expected {forms.get(path, 'none')}, found {others.get(path, 'none')}. Give what the "
                 "spec promises (a cast, a reshape), or correct the spec."
             )
-    kinds = [str(jax.tree.structure(nest)).removeprefix("PyTreeDef") for nest in (expected, found)]
-    if kinds[0] != kinds[1]:  # Such as a list in the place of a tuple: all paths are alike.
+    structures: list[Any] = [jax.tree.structure(nest) for nest in (expected, found)]
+    if structures[0] != structures[1]:  # Such as a list in the place of a tuple: all paths are alike.
+        kinds = [str(each).removeprefix("PyTreeDef") for each in structures]
         raise SpecError(f"{what}: expected the containers {kinds[0]}, found {kinds[1]}. Give those of the spec.")
 
 

@@ -12,7 +12,16 @@ import tree
 
 from agentkit import specs
 from agentkit.child import check_not_forked
-from agentkit.envs.jax.dm_environment import attributes_of, cast_action, compiled_steps, on_cpu, to_numpy
+from agentkit.envs.jax.dm_environment import (
+    CompiledSteps,
+    attributes_of,
+    cast_action,
+    check_has_hash,
+    compiled_steps,
+    kind_of_step,
+    on_cpu,
+    to_numpy,
+)
 from agentkit.envs.jax.turn_base import JaxTurnEnvironment
 from agentkit.envs.multi_agent.base import TurnEnvironment, one_reward_spec
 from agentkit.errors import SpecError
@@ -30,11 +39,10 @@ class HostTurnEnvironment(TurnEnvironment):
     """
 
     def __init__(self, environment: JaxTurnEnvironment, seed: int = 0):
-        """Compiles nothing yet; equal environments are compiled once."""
+        """Compiles nothing before the first reset; equal environments are compiled once."""
         check_not_forked()
+        check_has_hash(environment)
         self.jax_environment = environment
-        self._begin, self._move = compiled_steps(environment)
-        self._turn = _compiled_turn(environment, attributes_of(environment))
         of_all = environment.agent_specs()
         self._ids = list(of_all)
         self._no_actions = {each: specs.zeros(spec.actions) for each, spec in of_all.items()}
@@ -48,16 +56,27 @@ class HostTurnEnvironment(TurnEnvironment):
         """Makes the next reset begin an episode that depends on `seed` alone."""
         self._key = on_cpu(jax.random.PRNGKey(seed))  # Where the key is, all else is computed.
 
+    @functools.cached_property
+    def _compiled(self) -> CompiledSteps:
+        return compiled_steps(self.jax_environment)
+
+    @functools.cached_property
+    def _turn(self) -> Callable[[Any], jax.Array]:
+        return _compiled_turn(self.jax_environment, attributes_of(self.jax_environment))
+
     def _start(self) -> None:
-        self._key, self._state, timestep = self._begin(self._key)
+        self._key, self._state, timestep = self._compiled.reset(self._key)
         self._seen, self._is_over = timestep.observation, False
 
     def _advance(self, actions: Mapping[AgentId, Nest]) -> None:
         ((mover, given),) = actions.items()
         action = tree.map_structure(cast_action, self._specs[mover].actions, given)
         self._check_allowed(mover, action)
-        self._key, self._state, timestep = self._move(self._key, self._state, {**self._no_actions, mover: action})
-        self._seen, self._is_over = timestep.observation, int(timestep.step_type) == LAST
+        self._key, self._state, timestep = self._compiled.step(
+            self._key, self._state, {**self._no_actions, mover: action}
+        )
+        kind = kind_of_step(np.asarray(timestep.step_type), self.jax_environment)
+        self._seen, self._is_over = timestep.observation, kind == LAST
         for agent_id in self._ids:
             self._reward(agent_id, float(timestep.reward[agent_id]), float(timestep.discount[agent_id]))
             if self._is_over:
@@ -91,4 +110,5 @@ class HostTurnEnvironment(TurnEnvironment):
 @functools.lru_cache(maxsize=16)
 def _compiled_turn(environment: JaxTurnEnvironment, attributes: Hashable) -> Callable[[Any], jax.Array]:
     del attributes  # What they were is compiled in.
-    return jax.jit(environment.turn)
+    # Of a function of its own: of a method JAX would find what it has compiled for other attributes.
+    return jax.jit(lambda state: environment.turn(state))

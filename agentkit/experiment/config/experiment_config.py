@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import inspect
 import pathlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Annotated, Any, get_args
 
 import numpy as np
@@ -289,15 +289,23 @@ def _checked(environment: Any) -> Any:
     return environment
 
 
-def check_setting_names(settings: Any) -> None:
+_OWN_NAMES = frozenset({"seed", "num_envs", "workers", "ready", "wrappers", "raw", "evaluation"})
+"""Arguments of `envs.make` that are no environment's."""
+
+
+def check_setting_names(settings: Any, own: Set[str] = _OWN_NAMES) -> None:
     """Refuses what is no mapping of an environment's arguments by name.
+
+    Args:
+        settings: that were given.
+        own: the names that are agentkit's; as they are here, where the environment is of one agent.
 
     Raises:
         ConfigError: saying so, or that a name is the seed's or agentkit's.
     """
     if not isinstance(settings, Mapping) or not all(isinstance(name, str) for name in settings):
         raise ConfigError(f"environment_settings: expected a mapping of arguments by name, found {settings!r}.")
-    if taken := {"seed", "num_envs", "workers", "ready", "wrappers", "raw", "evaluation"} & settings.keys():
+    if taken := own & settings.keys():
         raise ConfigError(f"environment_settings: {sorted(taken)} are agentkit's own; leave them out.")
 
 

@@ -148,7 +148,7 @@ class MultiAgentConfig(metaclass=SaysWhatWasMeant):
             raise ConfigError(
                 f"opponents: expected a Pool, such as Pool('uniform'), or None; found {self.opponents!r:.80}."
             )
-        check_setting_names(self.environment_settings)
+        check_setting_names(self.environment_settings, own={"seed", "raw"})
         object.__setattr__(self, "environment_settings", dict(self.environment_settings))
         object.__setattr__(self, "loggers", check_loggers(self.loggers))
         object.__setattr__(self, "callbacks", check_callbacks(self.callbacks))

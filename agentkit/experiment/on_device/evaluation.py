@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Hashable
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
@@ -51,39 +51,41 @@ class Playing(NamedTuple):
 
 @final
 class CompiledEvaluation:
-    """Plays episodes of one policy in one environment; compiled once for each number of episodes."""
+    """Plays as many episodes at once of one policy in one environment; compiled when it plays first."""
 
-    def __init__(self, environment: JaxEnvironment, policy: Policy, max_steps: int):
+    def __init__(self, environment: JaxEnvironment, policy: Policy, max_steps: int, num_episodes: int):
         """Compiles nothing yet.
 
         Args:
             environment: of each episode.
             policy: to be judged by, of a single environment.
             max_steps: after which an episode is cut off.
+            num_episodes: E.
         """
         self._environment, self._policy, self._max_steps = environment, policy, max_steps
-        self._starts: dict[int, Callable[[Array], Playing]] = {}  # By the number of episodes.
+        self._num_episodes = num_episodes
+        self._start: Callable[[Array], Playing] | None = None
         self._go_on = jax.jit(self._steps)
 
-    def play(self, params: Params, num_episodes: int, key: Array, should_stop: Callable[[], bool]) -> Playing | None:
+    def play(self, params: Params, key: Array, should_stop: Callable[[], bool]) -> Playing | None:
         """Returns the episodes once all are over; None if asked to stop.
 
         Args:
             params: of the policy.
-            num_episodes: E.
             key: PRNG key ``uint32[2]``.
             should_stop: asked every so many steps.
         """
-        if num_episodes not in self._starts:
-            self._starts[num_episodes] = compile_quickly(jax.jit(functools.partial(self._first, num_episodes)), key)
-        playing = self._starts[num_episodes](key)
+        if self._start is None:
+            self._start = compile_quickly(jax.jit(self._first), key)
+        playing = self._start(key)
         while not np.all(playing.is_over):  # Waits for the device.
             if should_stop():
                 return None
             playing = self._go_on(params, playing)
         return playing
 
-    def _first(self, num_episodes: int, key: Array) -> Playing:
+    def _first(self, key: Array) -> Playing:
+        num_episodes = self._num_episodes
         acting = start(self._environment, self._policy, num_episodes, key)
         none, is_finite = jnp.zeros(num_episodes, bool), all_finite(acting.timestep.observation)
         return Playing(acting, jnp.zeros(num_episodes), jnp.zeros(num_episodes, jnp.int32), none, none, is_finite)
@@ -113,7 +115,12 @@ class CompiledEvaluation:
 
 @functools.lru_cache(maxsize=4)
 def compiled_evaluation(
-    environment: JaxEnvironment, policy: CompiledPolicy, max_steps: int, attributes: Hashable
+    environment: JaxEnvironment,
+    policy: CompiledPolicy,
+    max_steps: int,
+    num_episodes: int,
+    device: Any,
+    attributes: Hashable,
 ) -> CompiledEvaluation:
     """Returns a `CompiledEvaluation`; the same one to all members of a population.
 
@@ -121,10 +128,12 @@ def compiled_evaluation(
         environment: of each episode.
         policy: to be judged by.
         max_steps: after which an episode is cut off.
+        num_episodes: that are played at once.
+        device: JAX's default one, for which it is compiled.
         attributes: of the environment, see `envs.jax.dm_environment.attributes_of`.
     """
-    del attributes  # What they were is compiled in.
-    return CompiledEvaluation(environment, policy.policy, max_steps)
+    del attributes, device  # What they were is compiled in.
+    return CompiledEvaluation(environment, policy.policy, max_steps, num_episodes)
 
 
 @final
@@ -150,8 +159,8 @@ class DeviceEvaluator:
             store: where parameters come from.
         """
         self._experiment = experiment
-        max_steps = evaluation_plan(experiment).max_steps
-        self._compiled = compiled_evaluation(environment, policy, max_steps, attributes_of(environment))
+        self._environment, self._policy = environment, policy
+        self._compiled: dict[tuple[int, Any], CompiledEvaluation] = {}  # By the number of episodes and the device.
         self._client = VariableClient(store, update_seconds=math.inf)
         self.num_cut = 0
 
@@ -168,7 +177,7 @@ class DeviceEvaluator:
         """
         self._client.update(wait=True)
         key = jax.random.PRNGKey(seed_of_evaluation(self._experiment.seed, number))
-        found = self._compiled.play(self._client.params, num_episodes, key, should_stop)
+        found = self._compiled_for(num_episodes).play(self._client.params, key, should_stop)
         if found is None:
             return None
         returns, lengths, is_cut = (np.asarray(x) for x in (found.returns, found.lengths, found.is_cut))
@@ -184,3 +193,17 @@ class DeviceEvaluator:
         self.num_cut = int(np.sum(is_cut[:count]))
         pairs = zip(returns[:count].tolist(), lengths[:count].tolist(), strict=True)
         return summarise([{"episode_return": one, "episode_length": length} for one, length in pairs])
+
+    def _compiled_for(self, num_episodes: int) -> CompiledEvaluation:
+        """Returns what plays so many episodes, of the environment as it was when it played them first."""
+        device: Any = jax.config.jax_default_device  # type: ignore[attr-defined]
+        if (num_episodes, device) not in self._compiled:
+            self._compiled[num_episodes, device] = compiled_evaluation(
+                self._environment,
+                self._policy,
+                evaluation_plan(self._experiment).max_steps,
+                num_episodes,
+                device,
+                attributes_of(self._environment),
+            )
+        return self._compiled[num_episodes, device]

@@ -36,7 +36,22 @@ def _draw(spec: specs.Array, key: Array) -> Any:
     if isinstance(spec, specs.DiscreteArray):
         return jax.random.randint(key, spec.shape, 0, spec.num_values, spec.dtype)
     if isinstance(spec, specs.BoundedArray) and not np.issubdtype(spec.dtype, np.floating):
-        return jax.random.randint(key, spec.shape, jnp.asarray(spec.minimum), jnp.asarray(spec.maximum) + 1, spec.dtype)
+        return _draw_integers(spec, key)
     if isinstance(spec, specs.BoundedArray) and all(np.isfinite(x).all() for x in (spec.minimum, spec.maximum)):
         return jax.random.uniform(key, spec.shape, spec.dtype, jnp.asarray(spec.minimum), jnp.asarray(spec.maximum))
     return jax.random.normal(key, spec.shape, spec.dtype)
+
+
+def _draw_integers(spec: specs.BoundedArray, key: Array) -> Array:
+    """Returns integers or booleans, both bounds included: counted from the lower in 32 bits, where nothing wraps."""
+    kind = np.uint32 if np.dtype(spec.dtype).kind == "u" else np.int32
+    low, high = (np.clip(x, *_range_of(kind)).astype(np.int64) for x in (spec.minimum, spec.maximum))
+    number = high - low + 1
+    is_all = number == 2**32  # Which uint32 cannot say.
+    drawn = jax.random.randint(key, spec.shape, 0, np.where(is_all, 1, number).astype(np.uint32), jnp.uint32)
+    drawn = jnp.where(is_all, jax.random.bits(key, spec.shape, jnp.uint32), drawn) + low.astype(np.uint32)
+    return jax.lax.bitcast_convert_type(drawn, kind).astype(spec.dtype)
+
+
+def _range_of(kind: type[np.integer]) -> tuple[int, int]:
+    return int(np.iinfo(kind).min), int(np.iinfo(kind).max)

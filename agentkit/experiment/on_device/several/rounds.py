@@ -226,7 +226,8 @@ class SeveralRounds:
             spec()[agent_id] for spec in (self._environment.observation_spec, self._environment.discount_spec)
         )
         acted = jnp.asarray(turn.is_there) & (turn.before.step_type != LAST)
-        empty = [acted & ~jnp.any(mask != 0, -1) for mask in split_action_mask(turn.row.observation)[1]]
+        masks = split_action_mask(turn.row.observation)[1]
+        empty = [acted & ~jnp.any((mask != 0).reshape(len(mask), -1), -1) for mask in masks]
         found = count_out_of_range(observations, discounts, turn.row.observation, turn.row.discount)
         return found + sum((jnp.sum(each, dtype=jnp.int32) for each in empty), jnp.int32(0))
 

@@ -16,6 +16,7 @@ from dm_env import TimeStep
 
 from agentkit.actors.compiled import act_in_each, count_others
 from agentkit.actors.policy import ActorIndex, first_state
+from agentkit.envs.jax.step_check import count_wrong_types
 from agentkit.envs.jax.turn_base import JaxTurnEnvironment
 from agentkit.experiment.on_device.acting import (
     Acting,
@@ -144,19 +145,21 @@ class InTurns:
         """Asks all agents, and hands out and resets the episodes that had ended; see `Play`."""
         key, act_key, step_key, reset_key = jax.random.split(acting.key, 4)
         was_over = acting.environment.is_over
-        now, of_each = acting._replace(key=key), {}
+        now, of_each, num_wrong = acting._replace(key=key), {}, jnp.int32(0)
         number = len(self._seats)
         keys = zip(self._seats, jax.random.split(act_key, number), jax.random.split(step_key, number), strict=True)
         for seat, own_act_key, own_step_key in keys:
             own_params = params[seat.party.policy_id]
             now, of_each[seat.agent_id], acts = self._ask(seat, own_params, now, was_over, own_act_key)
-            now = self._move(seat, now, acts, own_step_key)
+            now, wrong = self._move(seat, now, acts, own_step_key)
+            num_wrong += wrong
         ended = now.environment.is_over & ~was_over
         if self._self_play is not None:
             opponents = self._self_play.count(now.opponents, ended, now.returns)
             draw_key = jax.random.fold_in(key, 2**32 - 1)
             now = now._replace(opponents=self._self_play.draw(opponents, was_over, draw_key))
         now, episodes = end_episodes(now, ended)
+        episodes = episodes._replace(num_out_of_range=episodes.num_out_of_range + num_wrong)
         now = now._replace(environment=self._begin(now.environment, was_over, reset_key, reset))
         turns: dict[str, Turn] = {
             party.policy_id: jax.tree.map(
@@ -213,8 +216,8 @@ class InTurns:
         will_be_there = jnp.concatenate([acting.environment.waiting[agent_id].is_there for agent_id in agent_ids])
         return found._replace(step_type=jnp.where(will_be_there, found.step_type, FIRST))
 
-    def _move(self, seat: Seat, now: Acting, acts: Array, key: Array) -> Acting:
-        """Returns the state after an agent's action, where it acts: all agents hear of what it gives them."""
+    def _move(self, seat: Seat, now: Acting, acts: Array, key: Array) -> tuple[Acting, Array]:
+        """Returns the state after an agent's action where it acts, of which all agents hear, and steps of no type."""
         games, spec = now.environment, self._environment.action_spec()
         own = clip_action(games.waiting[seat.agent_id].action, spec[seat.agent_id])
         actions = {**self._zeros(spec), seat.agent_id: own}
@@ -229,12 +232,13 @@ class InTurns:
         }
         returns = {name: x + jnp.where(acts, timestep.reward[name], 0.0) for name, x in now.returns.items()}
         state, observation = choose(acts, (state, timestep.observation), (games.state, games.observation))
-        return now._replace(
+        now = now._replace(
             environment=Games(state, observation, games.is_over | acts & (timestep.step_type == LAST), waiting),
             returns=returns,
             lengths=now.lengths + acts,
             num_steps=now.num_steps + jnp.sum(acts, dtype=jnp.int32),
         )
+        return now, count_wrong_types(acts, timestep.step_type)
 
     def _begin(self, games: Games, was_over: Array, key: Array, reset: Reset) -> Games:
         """Returns the games with a new one in the place of each that was over."""
