@@ -480,21 +480,22 @@ class KeepingNotes(Endless):
         return Noted(after), timestep
 
 
-def ordered(by_agent):
-    return collections.OrderedDict(by_agent)
+BY_AGENT = ("reward", "discount", "observation")
 
 
 @dataclasses.dataclass(frozen=True)
 class Ordered(Alone):
-    """Gives another mapping by agent id than its specs are."""
+    """Gives other mappings by agent id than its specs are."""
+
+    at_reset: type = collections.OrderedDict
 
     def reset(self, key):
         state, timestep = super().reset(key)
-        return state, timestep._replace(observation=ordered(timestep.observation))
+        return state, timestep._replace(**{name: self.at_reset(getattr(timestep, name)) for name in BY_AGENT})
 
     def step(self, state, action, key):
         after, timestep = super().step(state, action, key)
-        own = {name: ordered(getattr(timestep, name)) for name in ("reward", "discount", "observation")}
+        own = {name: collections.OrderedDict(getattr(timestep, name)) for name in BY_AGENT}
         return after, timestep._replace(**own)
 
 
@@ -504,6 +505,8 @@ def test_containers_are_compared_as_they_are_and_agents_by_their_ids():
     check_steps(Ordered(Endless()), "own")
     with pytest.raises(SpecError, match=r"observation\['only'\]: expected the containers .*, found \(\[\*\]\)"):
         check_steps(Ordered(Listed()), "own")
+    with pytest.raises(SpecError, match="step, whose reward must be of reset's form: reward: expected the containers"):
+        check_steps(Ordered(Endless(), at_reset=dict), "own")
 
 
 @dataclasses.dataclass(frozen=True)

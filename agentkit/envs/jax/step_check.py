@@ -15,6 +15,7 @@ from agentkit import specs
 from agentkit.envs.jax.base import JaxEnvironment
 from agentkit.envs.jax.multi_agent_base import JaxMultiAgentEnvironment
 from agentkit.envs.jax.pooled import checked_size
+from agentkit.envs.jax.turn_base import JaxTurnEnvironment
 from agentkit.envs.step_check import find_choices
 from agentkit.errors import SpecError
 from agentkit.types import LAST, MID, Array, Nest
@@ -43,10 +44,13 @@ def check_steps(environment: JaxEnvironment, name: str) -> None:
     )
     reset, step = f"The environment {name}'s reset", f"The environment {name}'s step"
     are_several = isinstance(environment, JaxMultiAgentEnvironment)
-    begun = _state_of(jax.eval_shape(environment.reset, key), promised, reset, are_several)
+    begun, first = _parts_of(jax.eval_shape(environment.reset, key), promised, reset, are_several)
     _refuse_typed_keys(begun, reset)
-    followed = _state_of(jax.eval_shape(environment.step, begun, action, key), promised, step, are_several)
+    followed, then = _parts_of(jax.eval_shape(environment.step, begun, action, key), promised, step, are_several)
     _compare(followed, begun, f"{step}, whose state must be of reset's form: state")
+    # Of agents in turns the loop keeps what they see alone.
+    for part in ("observation",) if isinstance(environment, JaxTurnEnvironment) else then._fields:
+        _compare(getattr(then, part), getattr(first, part), f"{step}, whose {part} must be of reset's form: {part}")
 
 
 def count_out_of_range(observations: Nest, discounts: Nest, observation: Nest, discount: Nest) -> Array:
@@ -76,8 +80,8 @@ def count_wrong_types(moved: Array, step_type: Array) -> Array:
     return jnp.sum(moved & (step_type != MID) & (step_type != LAST), dtype=jnp.int32)
 
 
-def _state_of(returned: Any, promised: dm_env.TimeStep, where: str, are_several: bool) -> Nest:
-    """Returns the state of what a method returned, whose time step must be as promised; by id in any mapping."""
+def _parts_of(returned: Any, promised: dm_env.TimeStep, where: str, are_several: bool) -> tuple[Nest, dm_env.TimeStep]:
+    """Returns the state and the time step that a method returned, which must be as promised; by id in any mapping."""
     if not isinstance(returned, tuple) or len(returned) != 2 or not isinstance(returned[1], dm_env.TimeStep):
         raise SpecError(f"{where}: expected a state and a dm_env.TimeStep, found {_said(returned)}.")
     state, timestep = returned
@@ -88,7 +92,7 @@ def _state_of(returned: Any, promised: dm_env.TimeStep, where: str, are_several:
                 _compare(found[agent_id], spec[agent_id], f"{where}: {part}[{agent_id!r}]")
         else:
             _compare(found, spec, f"{where}: {part}")
-    return state
+    return state, timestep
 
 
 def _refuse_typed_keys(state: Nest, where: str) -> None:
