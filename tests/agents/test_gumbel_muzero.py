@@ -142,6 +142,10 @@ def test_rescaled_atoms_hold_small_and_large_returns() -> None:
         state, _ = step(state, _batch(sequence))
     found = gumbel_muzero._value(networks, state.params, np.eye(4, dtype=np.float32))
     np.testing.assert_allclose(found, [500.0] * 4, rtol=0.15)
+
+
+def test_rescaled_values_are_read_back_as_they_were() -> None:
+    networks = _learner(vmin=-1_000.0, vmax=1_000.0, num_atoms=121, rescale_values=True)[1]
     for value in (-900.0, -1.0, 0.0, 0.5, 99.0):
         x = losses.signed_hyperbolic(jnp.float32(value))
         place = jnp.searchsorted(networks.atoms, x, side="right") - 1

@@ -321,7 +321,7 @@ def test_rewards_and_ends_that_cannot_be_had_back_are_warned_of(tmp_path: pathli
     agent = dqn.make_agent(dqn.Config(**SMALL, n_step=1, min_replay_size=20))
     settings: dict[str, Any] = {"wrappers": [ClipReward, TerminationsAsTruncations], "evaluation_period": 0}
     agentkit.run(agentkit.ExperimentConfig(agent, offline_data.CATCH, 10, run_directory=tmp_path / "run", **settings))
-    with pytest.warns(RuntimeWarning, match="as ClipReward, TerminationsAsTruncations made them in training"):
+    with pytest.warns(RuntimeWarning, match="as ClipReward, TerminationsAsTruncations may have made them"):
         episodes = read_replay(tmp_path / "run").episodes
     assert not episodes[0].terminations.any()
 
