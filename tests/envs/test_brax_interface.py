@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from agentkit import envs
-from agentkit.envs.jax.dm_environment import DmEnvironment, compiled_steps
+from agentkit.envs.jax.dm_environment import CompiledSteps, DmEnvironment
 from agentkit.envs.jax.foreign import BraxInterface, Settings, keywords_of
 from agentkit.envs.prefixes import check_known, check_settings
 from agentkit.errors import ConfigError, UnknownNameError
@@ -86,7 +86,7 @@ def test_one_observation_of_several_is_given_or_all():
 
 
 def test_equal_ones_are_compiled_once():
-    one, equal, other = (compiled_steps(each.jax_environment) for each in (make(), make(seed=1), make(step=0.2)))
+    one, equal, other = (CompiledSteps(each.jax_environment).step for each in (make(), make(seed=1), make(step=0.2)))
     assert one is equal is not other
 
 

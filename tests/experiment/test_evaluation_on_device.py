@@ -12,7 +12,7 @@ from agentkit.agents import dqn
 from agentkit.callbacks import Callback
 from agentkit.envs.jax.base import JaxEnvironment
 from agentkit.envs.jax.cartpole import CartPole
-from agentkit.envs.jax.dm_environment import DmEnvironment, attributes_of, compiled_steps
+from agentkit.envs.jax.dm_environment import CompiledSteps, DmEnvironment, attributes_of
 from agentkit.envs.jax.pooled import Pooled
 from agentkit.envs.jax.time_steps import next_step
 from agentkit.errors import NonFiniteError, NonFiniteWarning
@@ -121,7 +121,7 @@ def test_what_is_set_on_an_environment_between_two_runs_counts_in_evaluations(is
         one, other = evaluators(experiment)
         found.append((one.run(2, 1)["episode_return"], other.run(2, 1)["episode_return"]))
     assert found == [(3.0, 3.0), (6.0, 6.0), (21.0, 21.0), (3.0, 3.0)]
-    assert compiled_steps(environment) is compiled_steps(environment)
+    assert CompiledSteps(environment).step is CompiledSteps(environment).step
 
 
 def _reward_of(host):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import dm_env
 import jax
@@ -32,8 +32,8 @@ class DmEnvironment(dm_env.Environment):
     def __init__(self, environment: JaxEnvironment, seed: int = 0):
         """Compiles nothing before the first reset; equal environments are compiled once."""
         check_not_forked()
-        check_has_hash(environment)
         self.jax_environment = environment
+        self._compiled = CompiledSteps(environment)
         self._action_spec = environment.action_spec()
         self._state: Any = None
         self._is_over = True
@@ -42,10 +42,6 @@ class DmEnvironment(dm_env.Environment):
     def reseed(self, seed: int) -> None:
         """Makes the next reset begin an episode that depends on `seed` alone."""
         self._key = on_cpu(jax.random.PRNGKey(seed))  # Where the key is, all else is computed.
-
-    @functools.cached_property
-    def _compiled(self) -> CompiledSteps:
-        return compiled_steps(self.jax_environment)
 
     def reset(self) -> dm_env.TimeStep:
         """Starts an episode."""
@@ -85,40 +81,44 @@ class DmEnvironment(dm_env.Environment):
         return self.jax_environment.render(self._state)
 
 
-class CompiledSteps(NamedTuple):
-    """Holds the compiled functions of an environment.
+@final
+class CompiledSteps:
+    """Compiles an environment's `reset` and `step` at the first reset, as it is then; equal environments once."""
 
-    Attributes:
-        reset: ``key -> (key, state, time step)``.
-        step: ``(key, state, action) -> (key, state, time step)``.
-    """
+    def __init__(self, environment: JaxEnvironment):
+        """Compiles nothing yet.
 
-    reset: Callable[..., tuple]
-    step: Callable[..., tuple]
+        Raises:
+            ConfigError: the environment has no hash.
+        """
+        try:
+            hash(environment)
+        except Exception as error:
+            raise ConfigError(
+                f"The environment {type(environment).__name__} has no hash ({error}), by which equal ones are compiled "
+                "once. Write its class as @dataclasses.dataclass(frozen=True), with tuples in the place of lists."
+            ) from error
+        self._environment = environment
 
+    @functools.cached_property
+    def reset(self) -> Callable[[jax.Array], tuple]:
+        """Returns ``key -> (key, state, time step)``."""
+        return self._both[0]
 
-def compiled_steps(environment: JaxEnvironment) -> CompiledSteps:
-    """Returns the compiled functions of an environment as it is now; the same ones for equal environments."""
-    return _compiled_once(environment, attributes_of(environment))
+    @functools.cached_property
+    def step(self) -> Callable[[jax.Array, Any, Nest], tuple]:
+        """Returns ``(key, state, action) -> (key, state, time step)``."""
+        return self._both[1]
 
-
-def check_has_hash(environment: JaxEnvironment) -> None:
-    """Refuses an environment that equal ones cannot be told by.
-
-    Raises:
-        ConfigError: it has no hash.
-    """
-    try:
-        hash(environment)
-    except Exception as error:
-        raise ConfigError(
-            f"The environment {type(environment).__name__} has no hash ({error}), by which equal ones are compiled "
-            "once. Write its class as @dataclasses.dataclass(frozen=True), with tuples in the place of lists."
-        ) from error
+    @functools.cached_property
+    def _both(self) -> tuple[Callable[..., tuple], Callable[..., tuple]]:
+        return _compiled_once(self._environment, attributes_of(self._environment))
 
 
 @functools.lru_cache(maxsize=16)
-def _compiled_once(environment: JaxEnvironment, attributes: Hashable) -> CompiledSteps:
+def _compiled_once(
+    environment: JaxEnvironment, attributes: Hashable
+) -> tuple[Callable[..., tuple], Callable[..., tuple]]:
     del attributes  # What they were is compiled in.
 
     def reset(key: jax.Array) -> tuple:
@@ -135,7 +135,7 @@ def _compiled_once(environment: JaxEnvironment, attributes: Hashable) -> Compile
     key, state, _ = compiled_reset.eval_shape(jax.eval_shape(jax.random.PRNGKey, 0))
     for _ in range(2):  # A state after reset may be weakly typed, and is not after a step.
         key, state, _ = compiled_step.eval_shape(key, state, action)
-    return CompiledSteps(compiled_reset, compiled_step)
+    return compiled_reset, compiled_step
 
 
 class _Itself:

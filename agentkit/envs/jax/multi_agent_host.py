@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import Any, final
 
@@ -13,15 +12,7 @@ import tree
 
 from agentkit.child import check_not_forked
 from agentkit.core import MultiAgentEnvironment
-from agentkit.envs.jax.dm_environment import (
-    CompiledSteps,
-    cast_action,
-    check_has_hash,
-    compiled_steps,
-    kind_of_step,
-    on_cpu,
-    to_numpy,
-)
+from agentkit.envs.jax.dm_environment import CompiledSteps, cast_action, kind_of_step, on_cpu, to_numpy
 from agentkit.envs.jax.multi_agent_base import JaxMultiAgentEnvironment
 from agentkit.envs.jax.turn_base import JaxTurnEnvironment
 from agentkit.envs.jax.turn_host import HostTurnEnvironment
@@ -55,8 +46,8 @@ class HostMultiAgentEnvironment(MultiAgentEnvironment):
     def __init__(self, environment: JaxMultiAgentEnvironment, seed: int = 0):
         """Compiles nothing before the first reset; equal environments are compiled once."""
         check_not_forked()
-        check_has_hash(environment)
         self.jax_environment = environment
+        self._compiled = CompiledSteps(environment)
         self._specs = environment.agent_specs()
         self._state: Any = None
         self._is_over = True
@@ -65,10 +56,6 @@ class HostMultiAgentEnvironment(MultiAgentEnvironment):
     def reseed(self, seed: int) -> None:
         """Makes the next reset begin an episode that depends on `seed` alone."""
         self._key = on_cpu(jax.random.PRNGKey(seed))  # Where the key is, all else is computed.
-
-    @functools.cached_property
-    def _compiled(self) -> CompiledSteps:
-        return compiled_steps(self.jax_environment)
 
     def agent_specs(self) -> Mapping[AgentId, EnvironmentSpec]:
         """Returns the specs of each agent, by id."""

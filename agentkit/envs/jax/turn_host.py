@@ -16,8 +16,6 @@ from agentkit.envs.jax.dm_environment import (
     CompiledSteps,
     attributes_of,
     cast_action,
-    check_has_hash,
-    compiled_steps,
     kind_of_step,
     on_cpu,
     to_numpy,
@@ -41,8 +39,8 @@ class HostTurnEnvironment(TurnEnvironment):
     def __init__(self, environment: JaxTurnEnvironment, seed: int = 0):
         """Compiles nothing before the first reset; equal environments are compiled once."""
         check_not_forked()
-        check_has_hash(environment)
         self.jax_environment = environment
+        self._compiled = CompiledSteps(environment)
         of_all = environment.agent_specs()
         self._ids = list(of_all)
         self._no_actions = {each: specs.zeros(spec.actions) for each, spec in of_all.items()}
@@ -55,10 +53,6 @@ class HostTurnEnvironment(TurnEnvironment):
     def reseed(self, seed: int) -> None:
         """Makes the next reset begin an episode that depends on `seed` alone."""
         self._key = on_cpu(jax.random.PRNGKey(seed))  # Where the key is, all else is computed.
-
-    @functools.cached_property
-    def _compiled(self) -> CompiledSteps:
-        return compiled_steps(self.jax_environment)
 
     @functools.cached_property
     def _turn(self) -> Callable[[Any], jax.Array]:
