@@ -26,6 +26,7 @@ from agentkit.datasets.episodes import (
     scale_rewards,
 )
 from agentkit.datasets.offline import ItemStore, TransitionsDataset
+from agentkit.datasets.training_wrappers import as_in_training
 from agentkit.errors import CheckpointError, ConfigError, OnNan, SaysWhatWasMeant, says_what_was_meant
 from agentkit.experiment.checks.own_boxes import check_own_boxes
 from agentkit.experiment.checks.user_tracebacks import shorten
@@ -51,7 +52,7 @@ from agentkit.experiment.training.devices import (
 from agentkit.experiment.training.hooks import Hooks, with_callbacks
 from agentkit.experiment.training.initial_state import InitialState, find_initial_state
 from agentkit.experiment.training.own_learner import OwnLearner, make_learner
-from agentkit.experiment.training.prior_data import as_in_training, warn_of_own_bounds
+from agentkit.experiment.training.prior_data import warn_of_own_bounds
 from agentkit.experiment.training.signals import StopOnSignal
 from agentkit.experiment.training.training_loop import Training
 from agentkit.learning import Learner, LearnerCallbacks

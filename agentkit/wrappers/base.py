@@ -193,6 +193,11 @@ def without_training_only(wrappers: Sequence[Callable[..., Any]]) -> list[Callab
     return [each for each in wrappers if not _says(each, "training_only")]
 
 
+def only_in_training(wrappers: Sequence[Callable[..., Any]]) -> list[Callable[..., Any]]:
+    """Returns those wrappers that are around an environment in training alone."""
+    return [each for each in wrappers if _says(each, "training_only")]
+
+
 def is_gymnasium_wrapper(wrapper: Callable[..., Any]) -> bool:
     """Returns whether this is a class of gymnasium's wrappers, or a `functools.partial` of one."""
     cls = getattr(wrapper, "func", wrapper)

@@ -31,7 +31,7 @@ from agentkit.replay import InProcessReplay
 from agentkit.specs import changes_sides, is_batched, make_environment_spec
 from agentkit.types import Nest, Step, Transition
 from agentkit.variables import VariableClient
-from agentkit.wrappers.base import name_of, without_training_only
+from agentkit.wrappers.base import name_of, only_in_training
 from agentkit.wrappers.reward_scale import RewardScale, find_scale
 
 
@@ -77,8 +77,8 @@ def read_replay(run_directory: str | pathlib.Path, **options: Any) -> EpisodeDat
     """Returns the episodes that the replay of a run's newest checkpoint holds, unfinished and cut ones as truncated.
 
     Rewards are the environment's own: without a `RewardScale`. What else is for training only, such as `ClipReward`, is
-    in them still, which is a warning. Where `n_step` is not 1, all but the first step of
-    unfinished ones is left out. Observations are the environment's, too, whatever views the agent had of the past.
+    in them still, which is warned of. Where `n_step` is not 1, all but the first step of unfinished ones is left out.
+    Observations are the environment's, too, whatever views the agent had of the past.
 
     Args:
         run_directory: the run folder.
@@ -133,9 +133,7 @@ def read_replay(run_directory: str | pathlib.Path, **options: Any) -> EpisodeDat
 
 def _warn_of_training_only(wrappers: Sequence[Any], environment: Any) -> None:
     """Warns where replay may hold other rewards or ends than the environment's own: these cannot be had back."""
-    kept = {id(wrapper) for wrapper in without_training_only(wrappers)}
-    others = [each for each in wrappers if id(each) not in kept and getattr(each, "func", each) is not RewardScale]
-    changing = {name_of(each) for each in others}
+    changing = {name_of(each) for each in only_in_training(wrappers) if getattr(each, "func", each) is not RewardScale}
     if changing or (find_scale(wrappers) is None and hasattr(environment, "raw_return")):
         by = ", ".join(sorted(changing)) or "its environment"
         warnings.warn(
