@@ -59,11 +59,11 @@ def launch(arguments: argparse.Namespace) -> int:
         resume = functools.partial(experiment.resume_launch, arguments.resume, callbacks=own, **changes, **chosen)
         return _show(resume, arguments.resume, arguments)
     of_evaluations = {
-        "--stop-at-return": arguments.stop_at_return, "--eval-every": arguments.eval_every,
+        "--stop-at-return": arguments.stop_at_return, "--eval-every": arguments.eval_every or None,
         "--eval-episodes": arguments.eval_episodes, "--eval-max-steps": arguments.eval_max_steps,
     }  # fmt: skip
     given = [word for word, value in of_evaluations.items() if value is not None]
-    if arguments.evaluators == 0 and given and (arguments.eval_every != 0 or given != ["--eval-every"]):
+    if arguments.evaluators == 0 and given:
         raise ConfigError(f"{given[0]} is of evaluations, and --evaluators 0 makes none. Leave one of them out.")
     if several:
         plan = new_several(arguments, "launch")

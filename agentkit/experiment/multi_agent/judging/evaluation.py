@@ -37,12 +37,12 @@ from agentkit.multi_agent_loop import MultiAgentLoop
 from agentkit.types import AgentId
 from agentkit.wrappers.film import Camera, Film
 
-FIELDS = (
+EVALUATION_FIELDS = (
     "environment", "environment_settings", "evaluation_max_steps", "num_envs", "on_nan", "policies", "policy_of", "seed"
 )  # fmt: skip
 """Of a `MultiAgentConfig`, what an evaluation depends on, or a run's experiment must be made again with."""
 
-_ARGUMENTS = (*FIELDS, "checkpoint", "imports", "num_episodes", "opponents", "video")
+_ARGUMENTS = (*EVALUATION_FIELDS, "checkpoint", "imports", "num_episodes", "opponents", "video")
 
 RETURN_OF = "episode_return/"
 """Of a record: before an agent id, the name of that agent's return."""

@@ -14,7 +14,7 @@ from agentkit.errors import ConfigError, says_what_was_meant
 from agentkit.experiment.evaluation.judging import check_options
 from agentkit.experiment.multi_agent.assigning.who_plays import who_plays
 from agentkit.experiment.multi_agent.config import RANDOM, Frozen, MultiAgentConfig, changes_by_episode, read_to_judge
-from agentkit.experiment.multi_agent.judging.evaluation import FIELDS, MultiAgentEvaluator
+from agentkit.experiment.multi_agent.judging.evaluation import EVALUATION_FIELDS, MultiAgentEvaluator
 from agentkit.experiment.multi_agent.loading import (
     Saved,
     find_policies,
@@ -120,7 +120,7 @@ def play_tournament(
     """
     if "opponents" in changes:
         raise ConfigError("opponents: agentkit.play_tournament calls them 'others', players by name.")
-    arguments = (*FIELDS, "checkpoint", "imports", "num_episodes", "others")
+    arguments = (*EVALUATION_FIELDS, "checkpoint", "imports", "num_episodes", "others")
     check_options(changes, arguments, MultiAgentConfig, "play_tournament")
     config = read_to_judge(run, imports=imports, **changes)
     if changes_by_episode(config.policy_of):
