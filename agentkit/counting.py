@@ -8,6 +8,9 @@ from typing import Any
 
 from agentkit.errors import CheckpointError, ConfigError
 
+MOST_STEPS = 2**31 - 1
+"""The greatest count of steps that schedules see: JAX counts in int32. Greater ones stand there."""
+
 
 class Counter:
     """Counts by name, upwards only. Thread-safe.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from agentkit.counting import MOST_STEPS
 from agentkit.types import Nest, Params
 
 PolicyState = Nest
@@ -98,7 +99,8 @@ def first_state(policy: Policy, key: Any, actor_index: ActorIndex = ALONE, num_e
     import jax.numpy as jnp
 
     place = jnp.int32(actor_index.actor_id % actor_index.num_actors)
-    num_steps = jnp.int32(actor_index.num_steps)
+    num_steps = actor_index.num_steps
+    num_steps = jnp.int32(num_steps if isinstance(num_steps, jax.Array) else min(num_steps, MOST_STEPS))
 
     def first(key: Any, place: Any) -> PolicyState:
         count = actor_index.num_actors * (num_envs or 1)

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from agentkit import nests
+from agentkit.counting import MOST_STEPS
 from agentkit.errors import ConfigError, OnNan, SpecError, tell_not_finite
 from agentkit.learning.compiled import CompiledUpdate, return_memory
 from agentkit.learning.finite import all_finite, describe_bad, start_tally
@@ -178,7 +179,7 @@ class Learner:
                 "Choose a batch size that is a multiple of the number of devices."
             )
         count_steps, steps_per_action = self._callbacks.count_steps, self._callbacks.steps_per_action
-        num_steps = () if count_steps is None else np.int32(count_steps())
+        num_steps = () if count_steps is None else np.int32(min(count_steps(), MOST_STEPS))
         per_action = () if steps_per_action is None else np.float32(steps_per_action())
         self._state, output, variables, self._tally = self._compiled(
             self._state, batch, self._tally, (num_steps, per_action)

@@ -29,7 +29,7 @@ from agentkit.distributed import NodeContext, RunStore, RunStoreClient
 from agentkit.distributed.context import NodeId
 from agentkit.experiment import ExperimentConfig, run
 from agentkit.experiment.launching.nodes.actor import find_actor_index
-from agentkit.learning import Piecewise
+from agentkit.learning import Linear, Piecewise
 from agentkit.specs import make_environment_spec
 from agentkit.types import FIRST, LAST, MID
 from tests.actors.served import FakeAdder
@@ -204,3 +204,11 @@ def test_a_recurrent_policy_counts_them_too() -> None:
     state = first_state(agent.make_policy(networks), KEY, num_envs=4)
     after = jax.vmap(count_one_more)(state.exploration)
     np.testing.assert_array_equal(jax.vmap(steps_taken)(after), [4] * 4)
+
+
+def test_counts_of_steps_stand_where_int32_ends() -> None:
+    policy = epsilon_greedy_policy(lambda p, o: p, Linear(1.0, 0.0, 100))
+    state = first_state(policy, KEY, ActorIndex(num_steps=2**40), num_envs=3)
+    assert jax.vmap(count_one_more)(state)[:, 0].tolist() == [2**31 - 1] * 3
+    near = jnp.array([2**31 - 10, 128], jnp.int32)
+    assert count_one_more(near).tolist() == [2**31 - 1, 128]

@@ -427,6 +427,17 @@ def test_each_update_is_told_how_many_were_made_before(num_updates: int) -> None
     assert second.state.tolist() == [0, 1, 2, 3, 4, 5]
 
 
+def test_a_count_of_steps_beyond_int32_stands_there() -> None:
+    def update(seen: jax.Array, batch: ReplaySample) -> tuple[jax.Array, UpdateOutput]:
+        return jnp.asarray(batch.num_steps), UpdateOutput({})
+
+    counting = Update(lambda key: jnp.int32(0), update, lambda state: {"policy": state})
+    callbacks = LearnerCallbacks(count_steps=lambda: 2**31)
+    learner = Learner(counting, FixedDataset(_batches(1)), KEY, callbacks=callbacks)
+    learner.step()
+    assert learner.state == 2**31 - 1
+
+
 def test_it_says_once_that_values_are_at_the_end_of_their_support() -> None:
     def loss(params: Any, state: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
         output = _loss(params, state, batch, key)
