@@ -1,14 +1,10 @@
-"""Losses of agents that learn a model: n-step targets within sequences, and cross-entropies to distributions.
-
-Importing rlax is slow: actors do not import this.
-"""
+"""Losses of agents that learn a model: n-step targets within sequences, and cross-entropies to distributions."""
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
 
-from agentkit.losses.library import rlax
 from agentkit.types import Array
 
 
@@ -58,6 +54,9 @@ def two_hot_cross_entropy(logits: Array, target: Array, atoms: Array) -> jax.Arr
         target: ``[...]``.
         atoms: evenly spaced and rising, ``[N]``.
     """
-    clipped = jnp.clip(target, atoms[0], atoms[-1])
-    probabilities = rlax.transform_to_2hot(clipped, atoms[0], atoms[-1], atoms.shape[0])
+    # rlax.transform_to_2hot adds 1e-5 to the support's width, which moves the mean where atoms are close.
+    clipped, num_atoms = jnp.clip(target, atoms[0], atoms[-1]), atoms.shape[0]
+    place = (clipped - atoms[0]) / (atoms[-1] - atoms[0]) * (num_atoms - 1)
+    distance = jnp.abs(place[..., None] - jnp.broadcast_to(jnp.arange(num_atoms), (*place.shape, num_atoms)))
+    probabilities = jax.nn.relu(1.0 - distance)
     return cross_entropy(logits, probabilities)

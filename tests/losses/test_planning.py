@@ -45,3 +45,11 @@ def test_a_number_is_shared_among_its_two_nearest_atoms() -> None:
     expected = -np.sum(shares * log_softmax(logits, axis=-1), axis=-1)
     np.testing.assert_allclose(jax.jit(losses.two_hot_cross_entropy)(logits, target, atoms), expected, rtol=1e-4)
     np.testing.assert_allclose(losses.cross_entropy(logits, shares), expected, rtol=1e-4)
+
+
+def test_a_number_keeps_its_place_among_atoms_that_are_close() -> None:
+    atoms = np.linspace(0.0, 0.01, 51, dtype=np.float32)
+    logits = np.where(np.arange(51) == 50, 10.0, 0.0).astype(np.float32)
+    found = losses.two_hot_cross_entropy(jnp.asarray(logits), jnp.float32(0.00999), atoms)  # 0.95 of the last atom.
+    last, other = -log_softmax(logits)[[50, 49]]
+    np.testing.assert_allclose(found, 0.95 * last + 0.05 * other, rtol=1e-3)
