@@ -134,8 +134,9 @@ def make_loss(network: nets.CategoricalNetwork, config: Config) -> Loss:
         per_item = losses.categorical_q_learning_loss(
             logits_tm1, a_tm1, r_t, discount_t, logits_t, q_t, network.atoms
         )  # [B]
-        q_tm1 = nets.categorical_mean(logits_tm1, network.atoms)
-        metrics = {"q": jnp.mean(q_tm1), "at_edge": nets.share_at_edge(q_tm1, config.vmin, config.vmax)}
+        q_tm1 = network.q_values(logits_tm1, o_tm1)
+        at_edge = nets.share_at_edge(q_tm1, config.vmin, config.vmax, nets.is_legal(q_tm1))
+        metrics = {"q": nets.mean_legal(q_tm1), "at_edge": at_edge}
         return importance_weighted_loss(per_item, metrics, batch, config)
 
     return loss

@@ -246,7 +246,8 @@ class Learner:
             self._warned_of_edge = True
             warnings.warn(
                 f"{100 * share:.0f} % of a batch's values are at an end of their support: returns beyond vmin or vmax "
-                "count as these. Widen them (--set vmin=... --set vmax=...), or scale the rewards.",
+                "count as these. If there can be such returns, widen it (--set vmin=... --set vmax=...), or scale the "
+                "rewards.",
                 stacklevel=2,
             )
 

@@ -1,6 +1,6 @@
 """Networks: Haiku modules and distributions; pure once transformed."""
 
-from agentkit.networks.action_mask import action_mask, mask_illegal, mean_legal, refuse_action_mask
+from agentkit.networks.action_mask import action_mask, is_legal, mask_illegal, mean_legal, refuse_action_mask
 from agentkit.networks.action_values import value_network
 from agentkit.networks.batch_renorm import batch_renorm, renormalized_critic
 from agentkit.networks.continuous import (
@@ -152,6 +152,7 @@ __all__ = [
     "init_nest_statistics",
     "init_statistics",
     "is_image",
+    "is_legal",
     "make_network",
     "mask_illegal",
     "mean_legal",

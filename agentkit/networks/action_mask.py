@@ -76,6 +76,11 @@ def refuse_action_mask(observation: Nest) -> None:
         )
 
 
+def is_legal(values: Array) -> jax.Array:
+    """Returns which values no mask has ruled out, bool like `values`."""
+    return values > specs.ILLEGAL_VALUE / 2
+
+
 def mean_legal(values: Array) -> jax.Array:
     """Returns the mean ``[]`` of the values that no mask has ruled out, to log."""
-    return jnp.mean(values, where=values > specs.ILLEGAL_VALUE / 2)
+    return jnp.mean(values, where=is_legal(values))

@@ -42,13 +42,21 @@ def categorical_mean(logits: Array, atoms: Array) -> jax.Array:
     return jax.nn.softmax(logits) @ atoms
 
 
-def share_at_edge(values: Array, low: Array | float, high: Array | float) -> jax.Array:
+def share_at_edge(values: Array, low: Array | float, high: Array | float, where: Array | None = None) -> jax.Array:
     """Returns the share of `values` within 2 % of the ends of a support from `low` to `high`, ``[]``.
 
-    Returns beyond a support count as its end: values there are hardly true. The learner warns where they are many.
+    Returns beyond a support count as its end: values there may not be true. The learner warns where they are many.
+
+    Args:
+        values: of any shape.
+        low: the support's lower end.
+        high: the support's upper end.
+        where: bool, like `values`: which of them count; None for all.
     """
     margin = 0.02 * (high - low)
-    return jnp.mean((values > high - margin) | (values < low + margin), dtype=jnp.float32)
+    counts = jnp.ones_like(values, bool) if where is None else where
+    at_edge = counts & ((values > high - margin) | (values < low + margin))
+    return jnp.sum(at_edge, dtype=jnp.float32) / jnp.maximum(jnp.sum(counts), 1)
 
 
 class CategoricalNetwork(NamedTuple):

@@ -11,12 +11,13 @@ import pytest
 from agentkit import checkpoint, envs, losses, specs
 from agentkit import networks as nets
 from agentkit.actors.epsilon_greedy import explore
-from agentkit.agents import dqn, ppo, registry
+from agentkit.agents import c51, dqn, ppo, rainbow, registry
 from agentkit.agents.common.agent import Agent
 from agentkit.errors import SpecError
 from agentkit.experiment import ExperimentConfig, run
-from agentkit.learning import Linear
+from agentkit.learning import Linear, SgdState
 from agentkit.testing.learning import learns
+from agentkit.types import ReplaySample, SampleInfo, Transition
 from tests.agents.spaces import NUM_ACTIONS, Rules
 
 DISCRETE = [name for name in registry.names() if "discrete" in registry.about(name).actions]
@@ -166,3 +167,17 @@ def test_the_environment_does_raise() -> None:
     forbidden = int(np.flatnonzero(timestep.observation["action_mask"] == 0)[0])
     with pytest.raises(ValueError, match="against the rules"):
         environment.step(forbidden)
+
+
+@pytest.mark.parametrize("agent", [c51, rainbow])
+def test_a_logged_mean_is_of_the_actions_that_are_allowed(agent: Any) -> None:
+    """C51 and Rainbow log means of distributions, which know of no mask."""
+    atoms = jnp.array([-1.0, 0.0, 1.0])
+    logits = jnp.broadcast_to(jnp.array([[0.0, 9.0, 0.0], [-99.0, -99.0, 99.0]]), (4, 2, 3))  # Of 0, and of 1.
+    network = nets.CategoricalNetwork(lambda key: {}, lambda *given: logits, atoms)
+    observation = {"board": np.zeros((4, 1), np.float32), "action_mask": np.array([[1, 0]] * 4, bool)}
+    data = Transition(observation, np.zeros(4, np.int32), np.zeros(4), np.ones(4), observation)
+    batch = ReplaySample(SampleInfo(np.ones(4), np.full(4, 4), np.ones(4), np.ones(4, np.int32)), data)
+    state = SgdState({}, {}, (), jax.random.PRNGKey(0), jnp.int32(0))
+    output = agent.make_loss(network, agent.Config(vmin=-1.0, vmax=1.0, num_atoms=3))({}, state, batch, state.key)
+    assert output.metrics["q"] == 0.0 and output.metrics["at_edge"] == 0.0

@@ -47,3 +47,10 @@ def test_implicit_quantiles_are_the_papers_formula() -> None:
             phi = np.maximum(linear("linear_1", cosines), 0)
             hidden = np.maximum(linear("linear_2", psi * phi), 0)
             np.testing.assert_allclose(outputs[b, n], linear("linear_3", hidden), rtol=1e-3, atol=1e-5)
+
+
+def test_only_what_counts_is_at_the_edge_of_a_support() -> None:
+    values = np.array([[-1.0, 0.985, 0.9, -9e8]], np.float32)
+    assert networks.share_at_edge(values, -1.0, 1.0) == 0.75
+    assert networks.share_at_edge(values, -1.0, 1.0, networks.is_legal(values)) == np.float32(2 / 3)
+    assert networks.share_at_edge(values, -1.0, 1.0, np.zeros_like(values, bool)) == 0.0
