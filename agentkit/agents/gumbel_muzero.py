@@ -14,6 +14,7 @@ Differences from the papers:
   * Uniform replay, unless it is `prioritized`; old searches are not repeated (MuZero Reanalyse), so it holds few.
   * Positions behind a termination, which random actions lead to, are worth nothing, as MuZero's absorbing states, and
     have no policy loss; behind a truncation, or a sequence's last row, nothing is known, and there is no loss.
+  * The search discounts by gamma alone: an environment's own discounts within an episode are in the targets only.
   * Defaults fit small problems: 16 simulations for an action, batches of 16 sequences.
 """
 
@@ -38,7 +39,7 @@ from agentkit.agents.common.optimizers import Optimizer, optimizer_of
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, CountFromTwo, Finite, Positive, Sizes, check_order
 from agentkit.agents.common.torso import with_torso
-from agentkit.errors import missing_extra
+from agentkit.errors import ConfigError, missing_extra
 from agentkit.learning import Loss, Schedule, SgdState, Update, adam, periodic, sgd
 from agentkit.types import LossOutput, Nest, Params, ReplaySample, Step, has_action
 
@@ -93,6 +94,11 @@ class Config(SequencesConfig):
         """Refuses a value outside of its field's range, and bounds in the wrong order."""
         super().__post_init__()
         check_order(self, "vmin", "vmax")
+        if self.sequence_period > self.sequence_length:
+            raise ConfigError(
+                "Expected sequence_period <= sequence_length, or some rows are never learned from; found "
+                f"sequence_period={self.sequence_period} and sequence_length={self.sequence_length}."
+            )
 
 
 class Networks(NamedTuple):
@@ -278,7 +284,7 @@ def make_loss(networks: Networks, config: Config) -> Loss:
         total = per_item["policy_loss"] + config.value_cost * per_item["value_loss"] + per_item["reward_loss"]
         metrics = {name: jnp.mean(x) for name, x in per_item.items()}
         metrics["q"] = losses.masked_mean(target_values[:, :-1], acted)
-        metrics["at_edge"] = nets.share_at_edge(target_values, config.vmin, config.vmax)
+        metrics["at_edge"] = nets.share_at_edge(target_values[:, :-1], config.vmin, config.vmax, acted > 0)
         return importance_weighted_loss(total, metrics, batch, config)
 
     return loss
