@@ -117,6 +117,8 @@ _TD3_SMALL = {
     "min_replay_size": 10_000,
 }
 _DQN_ATARI = {
+    "hidden_sizes": (512,),
+    "double": False,
     "learning_rate": 1e-4,
     "n_step": 1,
     "batch_size": 32,
@@ -127,6 +129,7 @@ _DQN_ATARI = {
     "epsilon": Linear(1.0, 0.01, 1_000_000),
 }
 _PPO_ATARI = {
+    "hidden_sizes": (512,),
     "segment_length": 128,
     "num_epochs": 4,
     "learning_rate": Falling(2.5e-4),
