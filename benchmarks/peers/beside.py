@@ -46,7 +46,7 @@ def clocks() -> tuple[float, float]:
     return time.monotonic(), time.process_time()
 
 
-def time_agentkit(make_experiment: Callable[[pathlib.Path], Any]) -> dict[str, float]:
+def time_agentkit(make_experiment: Callable[[pathlib.Path], Any], untimed_steps: int = 0) -> dict[str, float]:
     """Trains as `agentkit.run` does, whose first chunk compiles, and returns `figures`, and the last return.
 
     That is of the evaluation at the end, where the experiment has one: then the last chunk, which it follows, is not
@@ -54,6 +54,7 @@ def time_agentkit(make_experiment: Callable[[pathlib.Path], Any]) -> dict[str, f
 
     Args:
         make_experiment: for a run folder.
+        untimed_steps: at least so many are taken before the clock starts; on the host updates compile as late as that.
     """
     import agentkit
     import agentkit.losses.library
@@ -65,6 +66,8 @@ def time_agentkit(make_experiment: Callable[[pathlib.Path], Any]) -> dict[str, f
         with started(experiment, False) as (training, stop):
             training.begin(stop)
             training.advance(stop)
+            while training.work.num_steps < untimed_steps:
+                training.advance(stop)
             ready, first = clocks(), training.work.num_steps
             found: dict[str, float] = {}
             while training.goes_on:
