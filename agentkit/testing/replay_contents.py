@@ -83,6 +83,25 @@ class ContentsContract(ReplayCases):
             np.testing.assert_array_equal(data["observation"][1], [[3, -3], [4, -4], [0, 0]])
             assert data["observation"].shape == (3, 3, 2)
 
+    def test_there_are_many_items_of_many_steps_and_of_wide_values(self) -> None:
+        """Checks that an item may name more steps, and carry more, than a kilobyte."""
+        inline = specs.Array((600,), np.float32)
+        wide = Table("wide", Layout(specs.Array((), np.int32), FromInline(0), inline=inline), 1_000, sampler=Lifo())
+        long = Table("long", Layout(specs.Array((), np.int32), FromStep(0, Select.ALL), 600), 1_000, sampler=Lifo())
+        with self.opened(wide, long, history=600) as (replay, writer):
+            for i in range(1_100):
+                writer.append(np.int32(i))
+                if i >= 599:
+                    writer.create_item("wide", 1.0, i, i + 1, inline=np.full(600, i, np.float32))
+                    writer.create_item("long", 1.0, i - 599, i + 1)
+            writer.flush()
+            for name, first in (("wide", 1_099), ("long", 500)):
+                sampler = replay.sampler(name, 1)
+                data = next(sampler).sample.data
+                sampler.close()
+                assert replay.info(name).size == 501 and data.shape == (1, 600)
+                assert (data[0, 0], data[0, -1]) == (first, 1_099)
+
     def test_one_writer_feeds_several_tables(self) -> None:
         """Checks that items of two tables refer to the same steps."""
         pairs = pair_table(sampler=Fifo(), max_times_sampled=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -198,12 +199,16 @@ class ItemTable:
 
     def _grow(self, least: int) -> None:
         known = self._times.shape[0]
-        for column in (self._times, self._keys, self._rows, *self._inline):
-            arrays.grow(column, least, self._capacity)
-        if self._priorities is not None:
-            arrays.grow(self._priorities, least, self._capacity)
+        columns = [self._times, self._keys, self._rows, *self._inline]
+        columns += [] if self._priorities is None else [self._priorities]
+        # The wider a row, the fewer are added at once; all columns then have as many as the widest.
+        widest = max(columns, key=lambda column: column.itemsize * math.prod(column.shape[1:]))
+        arrays.grow(widest, least, self._capacity)
+        for column in columns:
+            if column is not widest:
+                arrays.grow(column, len(widest), len(widest))
         # Reuse of a slot adds the capacity, so a key names its slot and no two items share one.
-        self._keys[known:] = np.arange(known, self._keys.shape[0]) + self._capacity
+        self._keys[known:] = np.arange(known, len(widest)) + self._capacity
         self._times[known:] = EMPTY
 
     def _make_priorities(self) -> np.ndarray:
