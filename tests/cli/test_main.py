@@ -74,7 +74,7 @@ def _interrupt(words, tmp_path, log):
     """Sends Ctrl-C once the run has written to one of its logs: its folder, and what it printed."""
     process = _start(f"import sys; from agentkit.cli import main; sys.exit(main({words!r}))", tmp_path)
     try:
-        folder = _run_folder(process.stdout.readline())
+        folder = _run_folder(next(line for line in process.stdout if line.startswith("Run folder")))
         path = tmp_path / folder / "logs" / log
         deadline = time.monotonic() + 120
         while not (path.exists() and path.stat().st_size) and time.monotonic() < deadline:
