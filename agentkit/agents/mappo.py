@@ -33,7 +33,7 @@ from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy, PolicyVariables, stochastic_policy, with_normalized_observations
 from agentkit.agents.common import advantages
-from agentkit.agents.common.advantages import EstimateAdvantages, Minibatch, Trajectories, with_rows
+from agentkit.agents.common.advantages import EstimateAdvantages, Minibatch, Trajectories, merge_time, with_rows
 from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts, given
 from agentkit.agents.common.epochs import Fitted, run_epochs
 from agentkit.agents.common.experience import Segments, SegmentsConfig
@@ -42,7 +42,7 @@ from agentkit.agents.common.ranges import Count, Fraction, NotNegative, Positive
 from agentkit.agents.common.torso import with_torso
 from agentkit.errors import unknown_name
 from agentkit.learning import Loss, Schedule, Update, UpdateOutput, adam, objective, optimizer_step, value_in_update
-from agentkit.types import Array, LossOutput, Nest, Params, ReplaySample, Step
+from agentkit.types import Array, LossOutput, Nest, Params, ReplaySample, Step, has_observation
 
 if TYPE_CHECKING:
     import optax
@@ -102,6 +102,8 @@ def make_networks(
     team, observations = nets.team_of(environment_spec, "MAPPO"), environment_spec.observations
 
     def logits(observation: Nest) -> jax.Array:
+        observation = nets.hide_ended(observation)
+
         def head(features: Array, own: Nest, num_actions: int) -> jax.Array:
             outputs = nets.orthogonal_mlp(features, config.hidden_sizes, num_actions, 0.01, jnp.tanh)
             return nets.mask_illegal(outputs, own)
@@ -109,6 +111,7 @@ def make_networks(
         return nets.of_each_agent(team, observation, torso, head)
 
     def values(observation: Nest) -> jax.Array:
+        observation = nets.hide_ended(observation)
         seen = torso(nets.seen_by_all(observation)) if config.critic == "team" else None
 
         def head(features: Array, own: Nest, num_actions: int) -> jax.Array:
@@ -193,6 +196,16 @@ def estimate_advantages(segments: Trajectories, config: Config) -> jax.Array:
     return jax.vmap(of_one, in_axes=-1, out_axes=-1)(segments.values)
 
 
+def observe_team(variables: PolicyVariables, segments: Step) -> nets.NestStatistics:
+    """Returns the observations' statistics with those of segments taken in, as `advantages.observe_segments` does.
+
+    What is given for an agent that has terminated is not its observation.
+    """
+    seen = jax.tree.map(lambda x: merge_time(jnp.asarray(x)[:, :-1]), segments.observation)
+    mask = merge_time(has_observation(segments.start_of_episode))
+    return nets.update_team_statistics(variables.statistics, seen, mask)
+
+
 def make_update(
     networks: nets.PolicyValue,
     loss: Loss,
@@ -238,7 +251,7 @@ def make_update(
             num_epochs=config.num_epochs,
             num_minibatches=config.num_minibatches,
         )
-        variables = PolicyVariables(params, advantages.observe_segments(state.variables, batch.data))
+        variables = PolicyVariables(params, observe_team(state.variables, batch.data))
         metrics |= {"explained_variance": explained_variance}
         return State(variables, returns, opt_state, key), UpdateOutput(metrics)
 

@@ -79,7 +79,15 @@ from agentkit.networks.recurrent import (
 from agentkit.networks.residual import ResidualTorso, residual_torso
 from agentkit.networks.simba import simba_torso
 from agentkit.networks.tanh_normal import TanhNormal, mode, sample, sample_and_log_prob
-from agentkit.networks.team import Team, active_agents, of_each_agent, seen_by_all, team_of
+from agentkit.networks.team import (
+    Team,
+    active_agents,
+    hide_ended,
+    of_each_agent,
+    seen_by_all,
+    team_of,
+    update_team_statistics,
+)
 from agentkit.networks.torsos import (
     AtariTorso,
     GridTorso,
@@ -148,6 +156,7 @@ __all__ = [
     "from_flax",
     "gaussian_action",
     "hidden_layers",
+    "hide_ended",
     "implicit_quantiles",
     "init_nest_statistics",
     "init_statistics",
@@ -200,5 +209,6 @@ __all__ = [
     "unroll_after_burn_in",
     "update_nest_statistics",
     "update_statistics",
+    "update_team_statistics",
     "value_network",
 ]

@@ -6,6 +6,7 @@ axis ``[B, N, ...]``, in the order of their sorted ids.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -17,6 +18,7 @@ import numpy as np
 from agentkit import specs
 from agentkit.errors import SpecError
 from agentkit.networks.action_mask import refuse_action_mask
+from agentkit.networks.normalization import NestStatistics, update_statistics
 from agentkit.networks.torsos import Torso
 from agentkit.specs import ILLEGAL_VALUE
 from agentkit.types import Array, Nest
@@ -170,3 +172,37 @@ def active_agents(observation: Nest) -> jax.Array:
     if "active" in observation:
         return jnp.asarray(observation["active"], jnp.float32)
     return jnp.ones((jax.tree.leaves(observation)[0].shape[0], len(observation["agents"])))
+
+
+def hide_ended(observation: Nest) -> Nest:
+    """Returns a team's observations, leaves ``[B, ...]``, with zeros for each agent that has terminated.
+
+    A team gives zeros for it, which are not zeros any more once they are normalised.
+    """
+    active = active_agents(observation)
+
+    def hide(leaf: Array, i: int) -> Array:
+        there = jnp.expand_dims(active[:, i], tuple(range(1, leaf.ndim)))
+        return jnp.where(there > 0, leaf, jnp.zeros_like(leaf))
+
+    own = observation["agents"]
+    hidden = {agent: jax.tree.map(functools.partial(hide, i=i), own[agent]) for i, agent in enumerate(sorted(own))}
+    return {**observation, "agents": hidden}
+
+
+def update_team_statistics(statistics: NestStatistics, batch: Nest, mask: Array) -> NestStatistics:
+    """Takes in a team's observations; of each agent those that it made before it terminated.
+
+    Args:
+        statistics: of `init_nest_statistics`; ``()`` for none.
+        batch: a team's observations, leaves ``[B, ...]``.
+        mask: 1 for each that counts, ``[B]``.
+    """
+    if not statistics:
+        return ()
+    active = active_agents(batch)
+    masks = {name: jax.tree.map(lambda leaf: mask, part) for name, part in batch.items()}
+    for i, agent in enumerate(sorted(batch["agents"])):
+        masks["agents"][agent] = jax.tree.map(lambda leaf, i=i: mask * active[:, i], batch["agents"][agent])
+    each = zip(statistics, jax.tree.leaves(batch), jax.tree.leaves(masks), strict=True)
+    return tuple(update_statistics(s, leaf, counts) if s else () for s, leaf, counts in each)

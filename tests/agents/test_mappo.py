@@ -9,6 +9,7 @@ import pytest
 
 from agentkit import envs, specs
 from agentkit import networks as nets
+from agentkit.actors import PolicyVariables
 from agentkit.agents import mappo
 from agentkit.agents.common import advantages
 from agentkit.agents.common.advantages import Minibatch, Trajectories
@@ -16,7 +17,7 @@ from agentkit.experiment import ExperimentConfig, run
 from agentkit.testing.agent import AgentContract, Change
 from agentkit.testing.learning import learns
 from agentkit.testing.programs import quickly_compiled
-from agentkit.types import ReplaySample
+from agentkit.types import ReplaySample, Step
 from tests.agents import on_policy_settings
 from tests.agents.on_policy_training import Training, rows_of
 from tests.agents.teams import make_hints
@@ -136,6 +137,33 @@ def test_the_loss_clips_each_agents_ratio_and_leaves_out_the_policy_of_who_has_e
     np.testing.assert_allclose(output.metrics["entropy"], entropy, rtol=1e-5)
     np.testing.assert_allclose(output.metrics["clipped"], 2 / 3, rtol=1e-5)
     np.testing.assert_allclose(output.loss, policy_loss + 0.5 * value_loss - 0.1 * entropy, rtol=1e-5)
+
+
+def test_who_has_ended_is_seen_as_zeros_and_left_out_of_the_statistics() -> None:
+    rng = np.random.default_rng(0)
+    seen = {name: rng.normal(5.0, 1.0, (2, 9, 3)).astype(np.float32) for name in "ab"}
+    active = np.ones((2, 9, 2), bool)
+    active[:, 4:, 1] = False
+    seen["b"][:, 4:] = 0.0
+    observation = {"agents": seen, "active": active}
+    spec = specs.EnvironmentSpec(
+        jax.tree.map(lambda x: specs.Array(x.shape[2:], x.dtype), observation),
+        dict.fromkeys("ab", specs.DiscreteArray(2)),
+        specs.Array((), np.float32),
+        specs.BoundedArray((), np.float32, 0, 1),
+    )
+    networks = mappo.make_networks(spec, mappo.Config(hidden_sizes=(4,)))
+    first = PolicyVariables(networks.init(KEY), nets.init_nest_statistics(spec.observations))
+    segments = Step(observation, (), (), (), np.zeros((2, 9), bool), ())
+    variables = first._replace(statistics=mappo.observe_team(first, segments))
+    for name, rows in (("a", seen["a"][:, :8]), ("b", seen["b"][:, :4])):
+        statistics = variables.statistics[["active", "a", "b"].index(name)]
+        np.testing.assert_allclose(statistics.mean, rows.reshape(-1, 3).mean(axis=0), rtol=1e-5)
+    last = jax.tree.map(lambda x: x[:, 7], observation)
+    zeros = jax.tree.map(np.zeros_like, last)
+    zeros["agents"]["a"], zeros["active"] = variables.normalized(last)["agents"]["a"], last["active"]
+    found, expected = (networks.apply(variables.params, x) for x in (variables.normalized(last), zeros))
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
 @pytest.mark.full
