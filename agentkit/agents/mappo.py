@@ -250,6 +250,7 @@ def make_update(
             epochs_key,
             num_epochs=config.num_epochs,
             num_minibatches=config.num_minibatches,
+            mask=rows.mask,
         )
         variables = PolicyVariables(params, observe_team(state.variables, batch.data))
         metrics |= {"explained_variance": explained_variance}

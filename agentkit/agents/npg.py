@@ -199,6 +199,7 @@ def make_update(
             epochs_key,
             num_epochs=config.num_value_epochs,
             num_minibatches=config.num_minibatches,
+            mask=rows.mask,
         )
         statistics = observe_segments(state.variables, batch.data)
         variables = PolicyVariables(nets.PolicyCritic(policy, critic), statistics)

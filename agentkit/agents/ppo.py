@@ -293,7 +293,7 @@ def make_update(
             return jax.lax.scan(step_until, learned, turns)  # a step for each minibatch
 
         # Algorithm 1: K epochs (`num_epochs`) of minibatches of M rows (all rows / `num_minibatches`).
-        orders = minibatch_orders(epochs_key, len(rows.mask), config.num_epochs, config.num_minibatches)
+        orders = minibatch_orders(epochs_key, len(rows.mask), config.num_epochs, config.num_minibatches, rows.mask)
         keys = step_keys(epochs_key, config.num_epochs, config.num_minibatches)
         learned = (state.variables.params, state.opt_state), jnp.asarray(False)
         ((params, opt_state), _), metrics = jax.lax.scan(epoch, learned, (orders, keys))

@@ -32,6 +32,7 @@ def run_epochs(
     *,
     num_epochs: int,
     num_minibatches: int,
+    mask: Array | None = None,
 ) -> tuple[Learned, dict[str, Array]]:
     """Takes a step on every minibatch of every epoch, each epoch in an order of its own.
 
@@ -42,11 +43,12 @@ def run_epochs(
         key: PRNG key ``uint32[2]``.
         num_epochs: passes over the data.
         num_minibatches: steps per pass.
+        mask: see `minibatch_orders`.
 
     Returns:
         The newest of `learned`, and the metrics' means over the minibatches.
     """
-    orders = minibatch_orders(key, jax.tree.leaves(data)[0].shape[0], num_epochs, num_minibatches)
+    orders = minibatch_orders(key, jax.tree.leaves(data)[0].shape[0], num_epochs, num_minibatches, mask)
     keys = step_keys(key, num_epochs, num_minibatches)
     learned, metrics = jax.lax.scan(
         lambda learned, turn: step(learned, rows_at(data, turn[0]), turn[1]),
@@ -121,18 +123,28 @@ def means_until(metrics: dict[str, Array]) -> dict[str, Array]:
 _LARGEST_SORTED = 2**16
 
 
-def minibatch_orders(key: Array, size: int, num_epochs: int, num_minibatches: int) -> Array:
+def minibatch_orders(key: Array, size: int, num_epochs: int, num_minibatches: int, mask: Array | None = None) -> Array:
     """Draws an order of ``0 ... size - 1`` for each epoch, ``[num_epochs, num_minibatches, size / num_minibatches]``.
 
     Sorts words that are an index below random bits: a seventh of the time of `jax.random.permutation`, which
-    was a tenth of an update. At least 16 bits are random. Indices whose bits are equal stay in order, next to
-    each other, so nearly always in one minibatch; larger data are shuffled by JAX.
+    was a tenth of an update. At least 15 bits are random, and indices whose bits are equal stay in order; larger data
+    are shuffled by JAX.
+
+    Args:
+        key: PRNG key ``uint32[2]``.
+        size: number of rows.
+        num_epochs: orders drawn.
+        num_minibatches: divides `size`.
+        mask: 1 for rows that count, 0 for padding and the like, ``[size]``: each minibatch has as many of them as any
+            other, or one less. None, or ``[size, T]`` of whole segments, deals them out as they come.
     """
+    absent = jnp.zeros(size, bool) if mask is None or mask.ndim > 1 else mask == 0
     if size > _LARGEST_SORTED:
         orders = jax.vmap(lambda key: jax.random.permutation(key, size))(jax.random.split(key, num_epochs))
+        orders = jnp.take_along_axis(orders, jnp.argsort(absent[orders], axis=1, stable=True), axis=1)
     else:
         num_bits = (size - 1).bit_length()
-        bits = jax.random.bits(key, (num_epochs, size)) >> num_bits << num_bits
-        words = jnp.sort(bits | jnp.arange(size, dtype=jnp.uint32)[None], axis=1)
-        orders = (words & ((1 << num_bits) - 1)).astype(jnp.int32)
-    return orders.reshape(num_epochs, num_minibatches, -1)
+        bits = jax.random.bits(key, (num_epochs, size)) >> (num_bits + 1) << num_bits
+        words = bits | (absent.astype(jnp.uint32) << 31 | jnp.arange(size, dtype=jnp.uint32))[None]
+        orders = (jnp.sort(words, axis=1) & ((1 << num_bits) - 1)).astype(jnp.int32)
+    return jnp.swapaxes(orders.reshape(num_epochs, -1, num_minibatches), 1, 2)  # Dealt out like cards.
