@@ -169,7 +169,7 @@ def test_segments_have_the_newest_policys_rows_alone(environment):
     acting = acting._replace(opponents=held._replace(num_kept=held.num_kept + 1))  # Of parameters that are 0.
     run = jax.jit(
         lambda training, acting: rounds.run(
-            training, acting, {"shared": ()}, {"shared": start_tally(0)}, {"shared": {}}, 0
+            training, acting, {"shared": ()}, {"shared": start_tally(0)}, {"shared": {"loss": jnp.float32(0)}}, 0
         )
     )
     training = {"shared": jnp.array([7, 0, 0])}
@@ -178,6 +178,34 @@ def test_segments_have_the_newest_policys_rows_alone(environment):
         training, acting = found.training, found.acting
     _, wrong, right = training["shared"].tolist()
     assert wrong == 0 and 0.3 < right / (6 * 16 * 5) < 0.8
+
+
+def test_no_update_is_made_of_segments_without_an_action():
+    """With one game and short segments it happens that earlier parameters play all of them."""
+
+    def update(training, batch):
+        counts = jnp.sum(has_action(batch.data.start_of_episode))
+        return training + jnp.stack([1, counts == 0]), UpdateOutput({"rows": counts})
+
+    own = Update(lambda key: jnp.array([0, 0]), update, lambda training: {"policy": training[0]})
+    experience = Segments(SegmentsConfig(segment_length=2, batch_size=1))
+    rounds = SeveralRounds(
+        Relay("abab"),
+        [Party("shared", ("a", "b"), Policy(_act), own, experience)],
+        1,
+        pool=agentkit.Pool("uniform", 10),
+    )
+    acting = rounds.start(jax.random.PRNGKey(0))
+    held = acting.opponents
+    acting = acting._replace(opponents=held._replace(num_kept=held.num_kept + 1))
+    run = jax.jit(lambda *given: rounds.run(given[0], given[1], {"shared": ()}, given[2], given[3], 0))
+    now = {"shared": jnp.array([0, 0])}, acting, {"shared": start_tally(0)}, {"shared": {"rows": jnp.float32(0)}}
+    for _ in range(12):
+        found = run(*now)
+        now = found.training, found.acting, found.tally, found.metrics
+    updates, empty = found.training["shared"].tolist()
+    assert empty == 0 and 0 < updates < 12 * 2 and found.tally["shared"][0] == updates
+    assert found.metrics["shared"]["rows"] > 0
 
 
 def plan(run_directory, num_steps=300, **settings):

@@ -35,7 +35,7 @@ from agentkit.learning.compiled import counted_update
 from agentkit.learning.finite import add_to_tally
 from agentkit.learning.sharing import split_rows
 from agentkit.specs import EnvironmentSpec, make_environment_spec
-from agentkit.types import FIRST, Array, Nest, Params, ReplaySample, SampleInfo, Step
+from agentkit.types import FIRST, Array, Nest, Params, ReplaySample, SampleInfo, Step, has_action
 
 
 @final
@@ -76,7 +76,10 @@ class SegmentLearning:
         zeros: Step = jax.tree.map(lambda x: jnp.zeros((self.times, self._num_envs, *x.shape), x.dtype), segment)
         return zeros
 
-    def learn(self, training: Nest, tally: Array, segments: Step, num_steps: Array) -> Progress:
+    def learn(
+        self, training: Nest, tally: Array, segments: Step, num_steps: Array,
+        metrics: Mapping[str, Array] | None = None,
+    ) -> Progress:  # fmt: skip
         """Makes the updates of a round; it keeps nothing for the next one.
 
         Args:
@@ -84,21 +87,31 @@ class SegmentLearning:
             tally: see `learning.finite.start_tally`.
             segments: of the round, ``[times, N, T + 1, ...]``.
             num_steps: environment steps so far, int32 ``[]``.
+            metrics: of the newest update, where batches may have no action in them, which are no updates then; None
+                where each has some.
         """
+        newest = () if metrics is None else metrics
 
-        def update(carry: tuple[Nest, Array], segments: Step) -> tuple[tuple[Nest, Array], Mapping[str, Array]]:
-            training, tally = carry
-            batch = as_sample(split_rows(segments))._replace(
-                num_updates=tally[0], num_steps=num_steps, steps_per_action=self._steps_per_action
-            )
-            training, output = counted_update(self._update, training, batch)
-            return (training, add_to_tally(tally, output.metrics, 1)), output.metrics
+        def update(carry: tuple[Nest, Array, Nest], segments: Step) -> tuple[tuple[Nest, Array, Nest], Nest]:
+            def learnt() -> tuple[Nest, Array, Mapping[str, Array]]:
+                training, tally, _ = carry
+                batch = as_sample(split_rows(segments))._replace(
+                    num_updates=tally[0], num_steps=num_steps, steps_per_action=self._steps_per_action
+                )
+                training, output = counted_update(self._update, training, batch)
+                return training, add_to_tally(tally, output.metrics, 1), output.metrics
+
+            if metrics is not None:
+                carry = jax.lax.cond(jnp.any(has_action(segments.start_of_episode) > 0), learnt, lambda: carry)
+                return carry, carry[2]
+            training, tally, found = learnt()
+            return (training, tally, ()), found
 
         # [times, N, T + 1, ...] to [updates, B, T + 1, ...]: in the order in which a queue has them.
         shape = (self._num_updates, self._batch_size)
         batches = jax.tree.map(lambda x: x.reshape(shape + x.shape[2:]), segments)
-        (training, tally), metrics = jax.lax.scan(update, (training, tally), batches)
-        return Progress(training, (), tally, jax.tree.map(lambda x: x[-1], metrics))
+        (training, tally, _), found = jax.lax.scan(update, (training, tally, newest), batches)
+        return Progress(training, (), tally, jax.tree.map(lambda x: x[-1], found))
 
 
 @final
