@@ -23,7 +23,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Generic, NamedTuple, final
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
@@ -40,12 +40,14 @@ from agentkit.agents.addons.rewards import (
     Networks,
     mean,
     steps_of,
+    updates_of,
     with_rewards,
 )
 from agentkit.agents.common.agent import Agent
 from agentkit.agents.common.ranges import NotNegative, Positive, Sizes, check_ranges
 from agentkit.datasets import Episode, EpisodeData, read_episodes
 from agentkit.datasets.episodes import as_episodes, fit_episodes
+from agentkit.errors import ConfigError
 from agentkit.learning import Update, UpdateOutput, adam, optimizer_step
 from agentkit.types import Array, Nest, Params, ReplaySample, Step, Transition
 
@@ -120,6 +122,21 @@ class MakeUpdate(Generic[AgentNetworks]):
         discriminator = make_discriminator(spec, self.config)
         update = self.make_update(networks.agent)
         return generative_adversarial_imitation(update, discriminator, shown, spec.observations, self.config)
+
+
+def refuse_gail(agent: Agent[Any], problem: str, instead: str) -> None:
+    """Refuses an agent with GAIL for an add-on that belongs inside of it.
+
+    Args:
+        agent: any.
+        problem: what would come of it.
+        instead: how the add-on is written around the agent alone.
+
+    Raises:
+        ConfigError: the agent has GAIL.
+    """
+    if any(isinstance(part, MakeUpdate) for part in updates_of(agent)):
+        raise ConfigError(f"{problem} Write with_gail({instead}, demonstrations).")
 
 
 class Pairs(NamedTuple):

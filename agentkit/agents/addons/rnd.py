@@ -25,6 +25,7 @@ import jax
 import jax.numpy as jnp
 
 from agentkit import networks as nets
+from agentkit.agents.addons.gail import refuse_gail
 from agentkit.agents.addons.rewards import (
     AgentNetworks,
     MakeNetworks,
@@ -72,7 +73,11 @@ def with_rnd(agent: Agent[AgentNetworks], config: Config | None = None) -> Agent
     Args:
         agent: one that learns from transitions, segments or sequences, on- or offline.
         config: of the intrinsic reward; None for the defaults.
+
+    Raises:
+        ConfigError: the agent has GAIL, which belongs around it.
     """
+    refuse_gail(agent, "GAIL would overwrite the intrinsic rewards of RND around it.", "with_rnd(agent)")
     return agent.with_parts(
         make_networks=MakeNetworks(agent.make_networks),
         make_policy=MakePolicy(agent.make_policy),
