@@ -12,6 +12,7 @@ import jax
 
 from agentkit import checkpoint
 from agentkit.agents.common.agent import Agent
+from agentkit.agents.common.experience_wrappers import unwrapped
 from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, check_ranges
 from agentkit.callbacks import Callback
 from agentkit.datasets.episode_files import EpisodeData, lasting_path, read_episodes
@@ -263,7 +264,7 @@ def load_dataset(config: OfflineConfig, spec: EnvironmentSpec, data: EpisodeData
     store = ItemStore(table)
     adder = agent.make_adder(cast("Replay", store), spec)  # All that an adder asks of a replay is a writer.
     episodes = as_in_training(fit_episodes(data.episodes, spec, data.actions), spec, config.wrappers)
-    scale = find_reward_scale(episodes) if getattr(agent.experience, "scale_rewards", False) else 1.0
+    scale = find_reward_scale(episodes) if getattr(unwrapped(agent.experience), "scale_rewards", False) else 1.0
     for episode in scale_rewards(episodes, scale):
         add_episode(adder, episode)
     adder.close()
