@@ -53,7 +53,7 @@ from agentkit.experiment.training.devices import (
 from agentkit.experiment.training.hooks import Hooks, with_callbacks
 from agentkit.experiment.training.initial_state import InitialState, find_initial_state
 from agentkit.experiment.training.own_learner import OwnLearner, make_learner
-from agentkit.experiment.training.prior_data import warn_of_own_bounds
+from agentkit.experiment.training.prior_data import warn_of_demonstrations, warn_of_own_bounds
 from agentkit.experiment.training.signals import StopOnSignal
 from agentkit.experiment.training.training_loop import Training
 from agentkit.learning import Learner, LearnerCallbacks
@@ -285,7 +285,9 @@ def _make_spec(experiment: ExperimentConfig, config: OfflineConfig, data: Episod
         return infer_spec(data.episodes, data.actions)
     with contextlib.closing(experiment.make_environment(config.seed)) as environment:
         is_file = isinstance(config.dataset, str | pathlib.Path)
-        warn_of_own_bounds(data, own_actions(environment), str(config.dataset) if is_file else "the program")
+        own = own_actions(environment)
+        warn_of_own_bounds(data, own, str(config.dataset) if is_file else "the program")
+        warn_of_demonstrations(config.agent, own)
         return make_environment_spec(environment)
 
 

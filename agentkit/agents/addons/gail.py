@@ -88,7 +88,7 @@ def with_gail(
     Args:
         agent: one that learns from transitions with ``n_step=1``, or from segments, on- or offline.
         demonstrations: a file or folder for `datasets.read_episodes`, read where the learner is made, or episodes with
-            the environment's own actions. Their rewards teach nothing.
+            the agent's own actions, continuous ones from -1 to 1 (see `Episode`). Their rewards teach nothing.
         config: of the discriminator; None for the defaults.
 
     Raises:
@@ -146,12 +146,16 @@ class Pairs(NamedTuple):
     action: Nest
 
 
+def read_demonstrations(demonstrations: Demonstrations) -> EpisodeData:
+    """Returns the episodes, with the action space that a file tells of."""
+    if isinstance(demonstrations, str | pathlib.Path):
+        return read_episodes(demonstrations)
+    return EpisodeData(list(demonstrations), None)
+
+
 def read_pairs(demonstrations: Demonstrations, spec: specs.EnvironmentSpec) -> Pairs:
     """Returns the observations and actions of all steps, in an agent's form for `spec`."""
-    if isinstance(demonstrations, str | pathlib.Path):
-        data = read_episodes(demonstrations)
-    else:
-        data = EpisodeData(list(demonstrations), None)
+    data = read_demonstrations(demonstrations)
     episodes = fit_episodes(data.episodes, spec, data.actions)
     observations = [tree.map_structure(lambda x: x[:-1], episode.observations) for episode in episodes]
     actions = [episode.actions for episode in episodes]
