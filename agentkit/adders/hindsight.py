@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -30,7 +31,9 @@ class Hindsight:
     """Says which other goals a step gets, and which reward and discount follow from them.
 
     Attributes:
-        compute_reward: ``(achieved [N, ...], desired [N, ...]) -> float [N]``, the environment's own.
+        compute_reward: ``(achieved [N, ...], desired [N, ...]) -> float [N]``, the environment's own. No wrapper
+            touches what it returns: where one changes the steps' rewards (reward_scale, clip_reward, action_repeat),
+            it has to do the same. An adder compares the two in its first episode, and warns.
         compute_terminated: ``(achieved, desired) -> bool [N]``, whether the environment ends an episode there; None
             where goals end none.
         strategy: where the goals come from: "future", "final" or "episode"; see `HindsightAdder`.
@@ -220,6 +223,8 @@ class HindsightAdder(core.Adder):
         flat = goals.reshape(length * k, *achieved.shape[1:])
         reached = np.repeat(achieved, k, axis=0)
         rewards = self._judge_goals(self._hindsight.compute_reward, "compute_reward", reached, flat).reshape(length, k)
+        if k and not self._num_episodes:
+            self._compare_rewards(achieved)
         discounts = np.repeat(self._gamma * np.array([s.discount for s in self._steps])[:, None], k, axis=1)
         if self._hindsight.compute_terminated is not None:
             desired = np.stack([step.desired for step in self._steps])
@@ -236,6 +241,22 @@ class HindsightAdder(core.Adder):
             true = self._item(step.reward, self._gamma * step.discount, step.desired)
             items.append([true, *(self._item(rewards[t, i], discounts[t, i], goals[t, i]) for i in range(k))])
         return items
+
+    def _compare_rewards(self, achieved: np.ndarray) -> None:
+        """Warns where the steps have other rewards than `compute_reward` gives them."""
+        desired = np.stack([step.desired for step in self._steps])
+        own = self._judge_goals(self._hindsight.compute_reward, "compute_reward", achieved, desired).astype(float)
+        rewards = np.array([step.reward for step in self._steps], float)
+        alike = np.isclose(own, rewards, rtol=1e-4, atol=1e-5)
+        if not np.all(alike):
+            t = int(np.argmin(alike))
+            warnings.warn(
+                f"Rewards of the steps are not what compute_reward says: step {t} has {rewards[t]:g}, compute_reward "
+                f"gives {own[t]:g}, and with other goals steps get the latter. Leave wrappers that change rewards out, "
+                "or have compute_reward do the same; with_normalization(rewards=True) scales both.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def _draw_goals(self, length: int) -> np.ndarray:
         """Draws for each of L steps the k steps whose achieved goals it gets, ``[L, k]`` of 0 ... L - 1."""

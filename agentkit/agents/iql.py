@@ -11,6 +11,8 @@ Differences from the paper:
   * One step size throughout; the paper lets the policy's fall by a cosine. No dropout.
   * Learning from data alone, rewards are scaled by the data's range of returns, as in the authors' code on locomotion,
     to which a temperature of 1/3 belongs (`scale_rewards`). Values are in this scale. Online they are as they are.
+    AntMaze's rewards of 0 and 1 the authors leave as large, and make less by 1: take ``scale_rewards=False`` for such
+    data, and subtract 1 from their rewards before.
 """
 
 from __future__ import annotations

@@ -385,11 +385,13 @@ def find_reward_scale(episodes: Sequence[Episode]) -> float:
     """Returns the factor that makes returns as far apart as the longest episode has steps.
 
     For episodes of 1,000 steps it is what IQL's authors give D4RL's locomotion, 1,000 / (largest return - smallest)
-    (Kostrikov et al. 2021). Where all returns are equal, it is 1.
+    (Kostrikov et al. 2021). Where all returns are equal, but for the rounding of their sums, it is 1.
     """
     returns = [float(np.sum(episode.rewards)) for episode in episodes]
     distance = max(returns) - min(returns)
-    return max(len(episode.rewards) for episode in episodes) / distance if distance > 0 else 1.0
+    if distance <= 1e-6 * max(abs(each) for each in returns):
+        return 1.0
+    return max(len(episode.rewards) for episode in episodes) / distance
 
 
 def scale_rewards(episodes: Sequence[Episode], scale: float | None = None) -> list[Episode]:

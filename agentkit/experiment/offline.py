@@ -12,6 +12,7 @@ import jax
 
 from agentkit import checkpoint
 from agentkit.agents.common.agent import Agent
+from agentkit.agents.common.experience_wrappers import unwrapped
 from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, check_ranges
 from agentkit.callbacks import Callback
 from agentkit.datasets.episode_files import EpisodeData, lasting_path, read_episodes
@@ -52,7 +53,7 @@ from agentkit.experiment.training.devices import (
 from agentkit.experiment.training.hooks import Hooks, with_callbacks
 from agentkit.experiment.training.initial_state import InitialState, find_initial_state
 from agentkit.experiment.training.own_learner import OwnLearner, make_learner
-from agentkit.experiment.training.prior_data import warn_of_own_bounds
+from agentkit.experiment.training.prior_data import warn_of_demonstrations, warn_of_own_bounds
 from agentkit.experiment.training.signals import StopOnSignal
 from agentkit.experiment.training.training_loop import Training
 from agentkit.learning import Learner, LearnerCallbacks
@@ -263,7 +264,7 @@ def load_dataset(config: OfflineConfig, spec: EnvironmentSpec, data: EpisodeData
     store = ItemStore(table)
     adder = agent.make_adder(cast("Replay", store), spec)  # All that an adder asks of a replay is a writer.
     episodes = as_in_training(fit_episodes(data.episodes, spec, data.actions), spec, config.wrappers)
-    scale = find_reward_scale(episodes) if getattr(agent.experience, "scale_rewards", False) else 1.0
+    scale = find_reward_scale(episodes) if getattr(unwrapped(agent.experience), "scale_rewards", False) else 1.0
     for episode in scale_rewards(episodes, scale):
         add_episode(adder, episode)
     adder.close()
@@ -284,7 +285,9 @@ def _make_spec(experiment: ExperimentConfig, config: OfflineConfig, data: Episod
         return infer_spec(data.episodes, data.actions)
     with contextlib.closing(experiment.make_environment(config.seed)) as environment:
         is_file = isinstance(config.dataset, str | pathlib.Path)
-        warn_of_own_bounds(data, own_actions(environment), str(config.dataset) if is_file else "the program")
+        own = own_actions(environment)
+        warn_of_own_bounds(data, own, str(config.dataset) if is_file else "the program")
+        warn_of_demonstrations(config.agent, own)
         return make_environment_spec(environment)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import final
 
 import dm_env
+import numpy as np
 import tree
 
 from agentkit import specs
@@ -18,7 +19,7 @@ class ActionRepeat(EnvironmentWrapper):
     """Repeats each action, sums the rewards and multiplies the discounts; stops early at LAST.
 
     With the environment's own discounts d (usually 1 until the end) the reward is
-    r_1 + d_1 r_2 + d_1 d_2 r_3 + ... and the discount d_1 d_2 ... d_n.
+    r_1 + d_1 r_2 + d_1 d_2 r_3 + ... and the discount d_1 d_2 ... d_n. Rewards of integers become floats.
 
     Args:
         environment: the environment.
@@ -31,6 +32,8 @@ class ActionRepeat(EnvironmentWrapper):
         if not specs.is_spec(environment.discount_spec()):
             raise ConfigError("ActionRepeat expects one discount, found a nest of them.")
         self._num_repeats = num_repeats
+        own = environment.reward_spec()
+        self._reward_spec = own if num_repeats == 1 else tree.map_structure(_summed_spec, own)
 
     def step(self, action: Nest) -> dm_env.TimeStep:
         """Takes an action `num_repeats` times; after LAST it starts an episode instead."""
@@ -44,4 +47,14 @@ class ActionRepeat(EnvironmentWrapper):
             timestep = self._environment.step(action)
             reward = tree.map_structure(lambda total, r, d=discount: total + d * r, reward, timestep.reward)
             discount = discount * timestep.discount
+        if self._num_repeats > 1:
+            reward = tree.map_structure(lambda s, total: np.asarray(total, s.dtype)[()], self._reward_spec, reward)
         return timestep._replace(reward=reward, discount=discount)
+
+    def reward_spec(self) -> Nest:
+        """Returns the spec of the sums, of floats and without bounds; of one step as it is."""
+        return self._reward_spec
+
+
+def _summed_spec(spec: specs.Array) -> specs.Array:
+    return specs.Array(spec.shape, np.result_type(spec.dtype, np.float32), spec.name)

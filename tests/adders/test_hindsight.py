@@ -1,5 +1,8 @@
 """The hindsight adder against a relabelling written out by hand, what it refuses, saving, and both replays."""
 
+import re
+import warnings
+
 import dm_env
 import numpy as np
 import pytest
@@ -12,7 +15,8 @@ from agentkit.testing import adder_cases as cases
 from agentkit.testing.adder import AdderContract, RecordingWriter, assert_items, make_table
 from agentkit.types import Transition
 
-pytestmark = pytest.mark.both_stacks
+# Steps are paid 7 here, which tells their own rewards from those of other goals.
+pytestmark = [pytest.mark.both_stacks, pytest.mark.filterwarnings("ignore:Rewards of the steps are not")]
 
 GOAL = specs.Array((1,), np.float32)
 SPEC = cases.SPEC._replace(observations={"achieved_goal": GOAL, "desired_goal": GOAL, "observation": cases.FLOAT})
@@ -148,6 +152,27 @@ def test_goals_depend_on_the_seed_and_on_the_episode():
 
     assert goals(0) == goals(0) != goals(1)
     assert goals(0, 2)[:100] == goals(0) != goals(0, 2)[100:]
+
+
+@pytest.mark.parametrize(("scale", "wanted"), [(1.0, WANTED), (1.0, 2.0), (1.00005, WANTED), (10.0, WANTED)])
+def test_rewards_that_are_not_what_compute_reward_says_are_warned_of_once(scale, wanted):
+    adder, _ = make()
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            adder.add_first(dm_env.restart(observation(0, wanted)))
+            for t in range(3):
+                reward = float(scale * reward_of(np.float32([[t + 1]]), np.float32([[wanted]]))[0])
+                kind = dm_env.StepType.LAST if t == 2 else dm_env.StepType.MID
+                adder.add(cases.action(t), dm_env.TimeStep(kind, reward, 1.0, observation(t + 1, wanted)))
+    expected = "step 0 has -980, compute_reward gives -98, .* with_normalization"
+    assert [bool(re.search(expected, str(each.message))) for each in seen] == [True] * (scale == 10.0)
+
+
+def test_without_relabelling_rewards_are_anything():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        played(num_relabelled=0)
 
 
 # The contract of adders ------------------------------------------------------------------------------

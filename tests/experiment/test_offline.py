@@ -16,6 +16,7 @@ import agentkit
 from agentkit import checkpoint, datasets
 from agentkit.agents import bc, discrete_cql, dqn, iql, ppo, r2d2, td3_bc
 from agentkit.agents.addons import View, with_views
+from agentkit.agents.common.experience_wrappers import WithRateLimiter
 from agentkit.datasets.episodes import infer_spec
 from agentkit.errors import CheckpointError, ConfigError, SpecError
 from agentkit.experiment import (
@@ -29,7 +30,7 @@ from agentkit.experiment import (
 )
 from agentkit.experiment.offline import load_dataset, run_offline
 from agentkit.loggers import read_csv
-from agentkit.replay import InProcessReplay
+from agentkit.replay import InProcessReplay, MinSize
 from agentkit.specs import make_environment_spec, zeros
 from agentkit.wrappers.clip_reward import ClipReward
 from agentkit.wrappers.reward_scale import RewardScale
@@ -152,9 +153,11 @@ def test_iqls_rewards_are_scaled_by_the_datas_range_of_returns() -> None:
     returns = [float(np.sum(episode.rewards)) for episode in episodes]
     factor = max(len(episode.rewards) for episode in episodes) / (max(returns) - min(returns))
     data = datasets.EpisodeData(episodes, None)
+    limited = WithRateLimiter(iql.make_agent().experience, MinSize(5))
     rewards = {}
     for name, agent in {
         "scaled": iql.make_agent(),
+        "limited": dataclasses.replace(iql.make_agent(), experience=limited),
         "plain": iql.make_agent(iql.Config(scale_rewards=False)),
         "td3_bc": td3_bc.make_agent(),
     }.items():
@@ -162,10 +165,15 @@ def test_iqls_rewards_are_scaled_by_the_datas_range_of_returns() -> None:
         items = load_dataset(config, infer_spec(episodes, None), data)[0]._items
         rewards[name] = items.take(np.arange(len(items))).reward
     np.testing.assert_allclose(rewards["scaled"], factor * rewards["plain"], rtol=1e-5)
+    np.testing.assert_array_equal(rewards["limited"], rewards["scaled"])
     np.testing.assert_array_equal(rewards["td3_bc"], rewards["plain"])
     np.testing.assert_allclose(np.sum(rewards["plain"]), sum(returns), rtol=1e-4)
     alike = [episode._replace(rewards=np.ones(20)) for episode in episodes if len(episode.rewards) == 20]
     assert all(np.all(episode.rewards == 1.0) for episode in datasets.scale_rewards(alike))
+    forth = episodes[0]._replace(rewards=np.array([0.1, 0.2, 0.3]))
+    back = episodes[0]._replace(rewards=forth.rewards[::-1])
+    assert np.sum(forth.rewards) != np.sum(back.rewards)  # By the order of summation alone.
+    assert datasets.find_reward_scale([forth, back]) == 1.0
 
 
 def test_wrappers_for_training_only_change_what_is_learned_from() -> None:

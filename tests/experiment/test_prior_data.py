@@ -15,7 +15,7 @@ import tree
 import agentkit
 from agentkit import ExperimentConfig, checkpoint, datasets
 from agentkit.agents import discrete_sac, dqn, gumbel_muzero, ppo, r2d2, sac, td3_bc
-from agentkit.agents.addons import with_prior_data
+from agentkit.agents.addons import with_gail, with_prior_data, with_rnd
 from agentkit.cli import main
 from agentkit.core import BatchPlan
 from agentkit.datasets import ItemStore, ReplayDataset, add_episode
@@ -175,6 +175,29 @@ def test_both_kinds_of_run_look_at_the_environments_own_bounds(offline: bool, tm
         else:
             agent = sac.make_agent(sac.Config(**SMALL, num_random_steps=1))
             agentkit.run(make_experiment(agent, 1, environment=make_narrow, data=path))
+
+
+@pytest.mark.parametrize("is_file", [False, True])
+def test_demonstrations_in_the_environments_own_bounds_are_warned_of(is_file: bool, tmp_path: pathlib.Path) -> None:
+    episodes = offline_data.make_episodes(offline_data.POINT_MASS, 2, [0.5])
+    shown: Any = [episode._replace(actions=episode.actions * np.float32(0.4)) for episode in episodes]
+    if is_file:
+        shown = datasets.write_episodes(tmp_path / "shown.hdf5", shown)
+    plain = sac.make_agent(sac.Config(**SMALL))
+    spec = make_environment_spec(make_narrow(0))
+    experiment = make_experiment(with_rnd(plain), 1, environment=make_narrow)
+    own = BoundedArray((2,), np.float32, -0.4, 0.4)
+    for agent in (plain, with_gail(plain, episodes)):  # The latter's are an agent's.
+        assert read_fillings(dataclasses.replace(experiment, agent=agent), spec, None, own) == []
+    experiment = dataclasses.replace(experiment, agent=with_gail(with_rnd(plain), shown))
+    found = r"the demonstrations .*shown\.hdf5 are" if is_file else "the demonstrations are"
+    with pytest.warns(RuntimeWarning, match=f"All actions of {found} within .* bounds, -0.4 to 0.4"):
+        read_fillings(experiment, spec, None, own)
+    offline = agentkit.OfflineConfig(experiment.agent, episodes, 1, make_narrow, evaluation_period=0)
+    with pytest.raises(RuntimeWarning, match=f"All actions of {found} within"):  # Warnings are errors in tests.
+        agentkit.run_offline(offline)
+    unread = dataclasses.replace(experiment, agent=with_gail(plain, "nowhere.npz"))
+    assert read_fillings(unread, spec, None, BoundedArray((2,), np.float32, -1.0, 1.0)) == []
 
 
 class Narrow(EnvironmentWrapper):

@@ -328,6 +328,26 @@ def test_action_repeat():
     assert len(inner.actions) == 7
 
 
+@pytest.mark.parametrize(("dtype", "summed"), [(np.int32, np.float64), (np.float32, np.float32), (bool, np.float32)])
+def test_action_repeat_sums_to_what_its_spec_says(dtype, summed):
+    class Typed(EnvironmentWrapper):
+        def reward_spec(self):
+            return specs.BoundedArray((), dtype, 0, 1, "reward")
+
+        def step(self, action):
+            timestep = self._environment.step(action)
+            return timestep if timestep.first() else timestep._replace(reward=dtype(1))
+
+    environment = ActionRepeat(Typed(Counter(length=4, discount=0.5)), 3)
+    found = environment.reward_spec()
+    assert found == specs.Array((), summed, "reward") and not isinstance(found, specs.BoundedArray)
+    rewards = [step.reward for step in last_of(environment, np.zeros(2))]
+    assert rewards == [1.75, 1.0]
+    for reward in rewards:
+        specs.validate(reward, found, "reward")
+    assert isinstance(ActionRepeat(Typed(Counter()), 1).reward_spec(), specs.BoundedArray)
+
+
 def test_frame_stack():
     environment = FrameStack(ConcatObservations(Counter(), names=["time"]), 3)
     assert environment.observation_spec().shape == (3,)

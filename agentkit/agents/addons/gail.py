@@ -23,7 +23,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Generic, NamedTuple, final
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
@@ -40,12 +40,14 @@ from agentkit.agents.addons.rewards import (
     Networks,
     mean,
     steps_of,
+    updates_of,
     with_rewards,
 )
 from agentkit.agents.common.agent import Agent
 from agentkit.agents.common.ranges import NotNegative, Positive, Sizes, check_ranges
 from agentkit.datasets import Episode, EpisodeData, read_episodes
 from agentkit.datasets.episodes import as_episodes, fit_episodes
+from agentkit.errors import ConfigError
 from agentkit.learning import Update, UpdateOutput, adam, optimizer_step
 from agentkit.types import Array, Nest, Params, ReplaySample, Step, Transition
 
@@ -86,7 +88,7 @@ def with_gail(
     Args:
         agent: one that learns from transitions with ``n_step=1``, or from segments, on- or offline.
         demonstrations: a file or folder for `datasets.read_episodes`, read where the learner is made, or episodes with
-            the environment's own actions. Their rewards teach nothing.
+            the agent's own actions, continuous ones from -1 to 1 (see `Episode`). Their rewards teach nothing.
         config: of the discriminator; None for the defaults.
 
     Raises:
@@ -122,6 +124,21 @@ class MakeUpdate(Generic[AgentNetworks]):
         return generative_adversarial_imitation(update, discriminator, shown, spec.observations, self.config)
 
 
+def refuse_gail(agent: Agent[Any], problem: str, instead: str) -> None:
+    """Refuses an agent with GAIL for an add-on that belongs inside of it.
+
+    Args:
+        agent: any.
+        problem: what would come of it.
+        instead: how the add-on is written around the agent alone.
+
+    Raises:
+        ConfigError: the agent has GAIL.
+    """
+    if any(isinstance(part, MakeUpdate) for part in updates_of(agent)):
+        raise ConfigError(f"{problem} Write with_gail({instead}, demonstrations).")
+
+
 class Pairs(NamedTuple):
     """Holds observations and the actions taken there, such as demonstrations; leaves ``[N, ...]``."""
 
@@ -129,12 +146,16 @@ class Pairs(NamedTuple):
     action: Nest
 
 
+def read_demonstrations(demonstrations: Demonstrations) -> EpisodeData:
+    """Returns the episodes, with the action space that a file tells of."""
+    if isinstance(demonstrations, str | pathlib.Path):
+        return read_episodes(demonstrations)
+    return EpisodeData(list(demonstrations), None)
+
+
 def read_pairs(demonstrations: Demonstrations, spec: specs.EnvironmentSpec) -> Pairs:
     """Returns the observations and actions of all steps, in an agent's form for `spec`."""
-    if isinstance(demonstrations, str | pathlib.Path):
-        data = read_episodes(demonstrations)
-    else:
-        data = EpisodeData(list(demonstrations), None)
+    data = read_demonstrations(demonstrations)
     episodes = fit_episodes(data.episodes, spec, data.actions)
     observations = [tree.map_structure(lambda x: x[:-1], episode.observations) for episode in episodes]
     actions = [episode.actions for episode in episodes]

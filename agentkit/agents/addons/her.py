@@ -7,12 +7,15 @@ from typing import final
 
 from agentkit.actors.batches import SplitAdder
 from agentkit.adders import Hindsight, HindsightAdder
+from agentkit.agents.addons.postprocessing import PostprocessedEpisodes
 from agentkit.agents.common.agent import Agent, Experience, Networks
+from agentkit.agents.common.experience import Transitions
+from agentkit.agents.common.experience_wrappers import DroppingExtras, WithRateLimiter
 from agentkit.core import Adder, BatchPlan
 from agentkit.errors import ConfigError
 from agentkit.replay import Replay, Table
 from agentkit.specs import EnvironmentSpec
-from agentkit.types import Nest, Transition
+from agentkit.types import Nest
 
 
 def with_her(agent: Agent[Networks], hindsight: Hindsight) -> Agent[Networks]:
@@ -22,15 +25,31 @@ def with_her(agent: Agent[Networks], hindsight: Hindsight) -> Agent[Networks]:
     so 1 / (1 + k) of it is one update for a step.
 
     Args:
-        agent: one that learns from `Transition`s in one table, with ``n_step=1``.
+        agent: one that keeps `Transitions`, with ``n_step=1``.
         hindsight: which other goals, and what they make of a step.
 
     Raises:
-        ConfigError: the agent sums several rewards. When its tables are made: it learns from no transitions.
+        ConfigError: the agent sums several rewards, or keeps anything else than transitions as they are.
     """
     check_single_steps(agent, "Hindsight relabels")
-    return dataclasses.replace(
-        agent, experience=HindsightTransitions(agent.experience, hindsight, agent.config.discount)
+    return dataclasses.replace(agent, experience=_with_hindsight(agent.experience, hindsight, agent.config.discount))
+
+
+def _with_hindsight(experience: Experience, hindsight: Hindsight, discount: float) -> Experience:
+    if isinstance(experience, WithRateLimiter | DroppingExtras):
+        inside = _with_hindsight(experience.experience, hindsight, discount)
+        return dataclasses.replace(experience, experience=inside)
+    found, advice = type(experience).__name__, "Take such an agent, without other add-ons that keep experience."
+    if isinstance(experience, PostprocessedEpisodes):
+        advice = "Write with_postprocessing(with_her(agent, hindsight), postprocess)."
+    elif isinstance(experience, Transitions):
+        if experience.reach is None and not experience.scale_rewards:
+            return HindsightTransitions(experience, hindsight, discount)
+        found += " with views" if experience.reach is not None else " with scale_rewards=True"
+        advice = "Leave with_views out." if experience.reach is not None else "Set scale_rewards=False."
+    raise ConfigError(
+        "Hindsight writes an agent's steps by an adder of its own: expected one that keeps transitions as they are, as "
+        f"DQN and SAC do, found {found}. {advice}"
     )
 
 
@@ -45,7 +64,7 @@ class HindsightTransitions:
         discount: gamma.
     """
 
-    experience: Experience
+    experience: Transitions
     hindsight: Hindsight
     discount: float
 
@@ -61,14 +80,8 @@ class HindsightTransitions:
     def make_tables(self, environment_spec: EnvironmentSpec, extras_spec: Nest) -> list[Table]:
         """See `Experience`."""
         layout = HindsightAdder.layout(environment_spec, extras_spec)
-        tables = self.experience.make_tables(environment_spec, extras_spec)
-        if len(tables) != 1 or not isinstance(tables[0].layout.data, Transition):
-            found = [f"{table.name} of `{type(table.layout.data).__name__}`s" for table in tables]
-            raise ConfigError(
-                "Hindsight changes the goal of single steps: expected an agent that learns from one table of "
-                f"`Transition`s, as DQN and SAC do, found {', '.join(found)}."
-            )
-        return [dataclasses.replace(tables[0], layout=layout)]
+        (table,) = self.experience.make_tables(environment_spec, extras_spec)
+        return [dataclasses.replace(table, layout=layout)]
 
     def make_adder(
         self, replay: Replay, environment_spec: EnvironmentSpec, extras_spec: Nest, num_envs: int | None = None

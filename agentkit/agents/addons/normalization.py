@@ -25,7 +25,8 @@ import jax.numpy as jnp
 from agentkit import networks as nets
 from agentkit import specs
 from agentkit.actors import Policy, PolicyVariables
-from agentkit.agents.addons.rewards import AgentNetworks, MakeNetworks, Networks, steps_of
+from agentkit.agents.addons.gail import refuse_gail
+from agentkit.agents.addons.rewards import AgentNetworks, MakeNetworks, Networks, steps_of, updates_of
 from agentkit.agents.common.agent import Agent, PolicyOf
 from agentkit.agents.common.ranges import Positive, check_ranges
 from agentkit.errors import ConfigError
@@ -66,12 +67,18 @@ def with_normalization(
         config: where to clip; None for the defaults.
 
     Raises:
-        ConfigError: there is nothing to normalise, or the agent does so already. When its update is made: no part of
-            the environment's observations is a vector of floats.
+        ConfigError: there is nothing to normalise, or the agent does so already, or it has GAIL, which belongs around
+            it. When its update is made: no part of the environment's observations is a vector of floats.
     """
     if not (observations or rewards):
         raise ConfigError("Expected observations=True or rewards=True, found neither. Leave the normalisation out.")
     _check_not_normalized(agent, observations)
+    refuse_gail(
+        agent,
+        "Normalisation around GAIL (normalize=, --normalize) would show it other observations than its demonstrations "
+        "have, and normalise rewards that it overwrites.",
+        "with_normalization(agent)",
+    )
     config = Config() if config is None else config
     if observations:
         agent.refuse_own_actor("normalised observations")
@@ -83,11 +90,8 @@ def with_normalization(
 
 
 def _check_not_normalized(agent: Agent[Any], observations: bool) -> None:
-    part: Any = agent.make_update
-    while part is not None:  # Other add-ons may be around it.
-        if isinstance(part, MakeUpdate):
-            raise ConfigError("The agent has a normalisation already. Ask once, for observations and rewards together.")
-        part = getattr(part, "make_update", None)
+    if any(isinstance(part, MakeUpdate) for part in updates_of(agent)):  # Other add-ons may be around it.
+        raise ConfigError("The agent has a normalisation already. Ask once, for observations and rewards together.")
     own = getattr(agent.config, "normalize_observations", None)
     if observations and own is not None:
         name = type(agent.config).__module__.rpartition(".")[2]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Generic, NamedTuple, TypeVar, final
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, NamedTuple, TypeVar, final
 
 import jax
 import jax.numpy as jnp
 
 from agentkit import losses  # Loads rlax when one is used.
 from agentkit.actors import Policy
-from agentkit.agents.common.agent import PolicyOf
+from agentkit.agents.common.agent import Agent, PolicyOf
 from agentkit.errors import ConfigError
 from agentkit.specs import EnvironmentSpec
 from agentkit.types import Array, Nest, Step, Transition, has_action
@@ -67,6 +67,14 @@ def with_rewards(data: Transition | Step, reward: Array) -> Transition | Step:
     mask = has_action(data.start_of_episode)  # [B, T]
     rewards = jnp.where(mask > 0, reward.reshape(mask.shape), 0.0)
     return data._replace(reward=jnp.pad(rewards, ((0, 0), (0, 1))))  # The last row is only bootstrapped from.
+
+
+def updates_of(agent: Agent[Any]) -> Iterator[Any]:
+    """Yields what makes an agent's update: the outermost add-on's, then what that is around, and so on."""
+    part: Any = agent.make_update
+    while part is not None:
+        yield part
+        part = getattr(part, "make_update", None)
 
 
 def mean(x: Array, mask: Array | None) -> Array:

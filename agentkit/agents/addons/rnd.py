@@ -1,15 +1,17 @@
 """RND: random network distillation (Burda et al. 2018, "Exploration by Random Network Distillation", 1810.12894).
 
 The intrinsic reward of a step is the squared error of a predictor of a random network, at the observation that the
-step led to: mean over the embedding, divided by the running standard deviation of such errors. It is computed anew
+step led to: mean over the embedding, divided by the running root mean square of such errors. It is computed anew
 whenever the step is learned from, so replayed steps lose it as they become known. The predictor then takes a step on
 the same batch.
 
 Differences from the paper:
   * Any agent's update in the place of PPO's.
   * One value of the sum of both rewards, so both have the agent's discount and end with the episode.
-  * Errors are divided by their own deviation, not by that of their discounted sums.
+  * Errors are divided by their own root mean square, not by the deviation of their discounted sums. (Where all are
+    alike, their deviation is nearly 0.)
   * The observations' statistics begin with the first batch, not with steps of a random agent.
+  * Images are not whitened, but scaled by their specs; the paper whitens each pixel and clips it to 5 (section 2.4).
   * With n-step returns, the novelty is that of the last of the n observations.
 """
 
@@ -23,6 +25,7 @@ import jax
 import jax.numpy as jnp
 
 from agentkit import networks as nets
+from agentkit.agents.addons.gail import refuse_gail
 from agentkit.agents.addons.rewards import (
     AgentNetworks,
     MakeNetworks,
@@ -46,7 +49,7 @@ class Config:
     """Holds the hyperparameters of RND.
 
     Attributes:
-        scale: of the intrinsic reward, which is 1 where the predictor's error is the errors' standard deviation.
+        scale: of the intrinsic reward, which is 1 where the predictor's error is the errors' root mean square.
         embedding_size: outputs of target and predictor.
         hidden_sizes: units of each hidden layer of both (after the convolutions, for images).
         learning_rate: Adam's step size for the predictor; the smaller, the longer things stay interesting.
@@ -70,7 +73,11 @@ def with_rnd(agent: Agent[AgentNetworks], config: Config | None = None) -> Agent
     Args:
         agent: one that learns from transitions, segments or sequences, on- or offline.
         config: of the intrinsic reward; None for the defaults.
+
+    Raises:
+        ConfigError: the agent has GAIL, which belongs around it.
     """
+    refuse_gail(agent, "GAIL would overwrite the intrinsic rewards of RND around it.", "with_rnd(agent)")
     return agent.with_parts(
         make_networks=MakeNetworks(agent.make_networks),
         make_policy=MakePolicy(agent.make_policy),
@@ -162,7 +169,7 @@ def random_network_distillation(update: Update, network: nets.Network, spec: Nes
         grads, errors = jax.grad(loss, has_aux=True)(state.predictor)
         predictor, opt_state = optimizer_step(optimizer, grads, state.predictor, state.opt_state)
         statistics = nets.update_statistics(state.errors, errors, steps.mask)
-        intrinsic = config.scale * errors / nets.std(statistics, epsilon=1e-12)
+        intrinsic = config.scale * errors / root_mean_square(statistics)
         data = with_rewards(batch.data, steps.reward + intrinsic)
         agent, output = update.update(state.agent, batch._replace(data=data))
         metrics = {
@@ -174,3 +181,8 @@ def random_network_distillation(update: Update, network: nets.Network, spec: Nes
         return state, output._replace(metrics=metrics)
 
     return Update(init, step, lambda state: update.variables(state.agent))
+
+
+def root_mean_square(errors: nets.RunningStatistics) -> jax.Array:
+    """Returns what errors are divided by, ``[]``: near their mean where they are alike, and never 0."""
+    return jnp.sqrt(jnp.square(errors.mean) + jnp.square(nets.std(errors, epsilon=1e-12)))

@@ -14,6 +14,13 @@ from agentkit.specs import EnvironmentSpec
 from agentkit.types import Nest
 
 
+def unwrapped(experience: Experience) -> Experience:
+    """Returns the experience that those of this file are around; itself where none is."""
+    while isinstance(experience, WithRateLimiter | DroppingExtras):
+        experience = experience.experience
+    return experience
+
+
 @final
 @dataclasses.dataclass(frozen=True)
 class WithRateLimiter:

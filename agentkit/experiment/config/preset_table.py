@@ -245,8 +245,9 @@ PRESETS = (
         {
             "hidden_sizes": (1024, 1024),
             "learning_rate": 1e-3,
-            "batch_size": 512,
+            "batch_size": 512,  # The paper's; config.yaml has 128.
             "initial_temperature": 0.1,
+            # Theirs updates the policy at every second update only (actor_update_frequency); here at each.
             "tau": 0.005,  # Theirs moves by 0.01 at every second update.
             "num_random_steps": 1_000,
             "replay_size": 100_000,

@@ -12,8 +12,11 @@ import numpy as np
 import tree
 
 from agentkit.actors import Policy
+from agentkit.agents.addons import gail
 from agentkit.agents.addons.prior_data import TABLE as PRIOR_TABLE
 from agentkit.agents.addons.prior_data import PriorData
+from agentkit.agents.addons.rewards import updates_of
+from agentkit.agents.common.agent import Agent
 from agentkit.core import Adder
 from agentkit.counting import count_of
 from agentkit.datasets import Episode, EpisodeData, fill_replay, read_episodes
@@ -52,6 +55,8 @@ def read_fillings(
 ) -> list[Filling]:
     """Reads the data that a run's replay begins with, and checks them against the environment and the agent.
 
+    It warns of GAIL's demonstrations, too, where these seem to be in other terms than the agent's.
+
     Args:
         experiment: with `data`, or with an agent of `addons.with_prior_data`; else there are none.
         spec: of its environment.
@@ -63,6 +68,7 @@ def read_fillings(
             table of theirs alone would be empty.
     """
     agent, plan = experiment.agent, experiment.agent.batch_plan
+    warn_of_demonstrations(agent, own)
     fillings: list[tuple[str, Any, Callable[[Replay], Adder]]] = []
     if experiment.data is not None:
 
@@ -101,12 +107,9 @@ def warn_of_own_bounds(data: EpisodeData, own: Nest, source: str) -> None:
         own: spec of the actions that the environment itself takes.
         source: of the data, for the message.
     """
-    if data.actions is not None or not is_spec(own) or not is_bounded_continuous(own):
-        return
-    low, high = (np.broadcast_to(bound, own.shape).ravel() for bound in (own.minimum, own.maximum))
-    narrower = (low > -1.0 + _ROUNDING) | (high < 1.0 - _ROUNDING)
-    if not np.any(narrower):
-        return  # An agent's own actions are within such bounds, too; others than these are refused.
+    low, high, narrower = _narrower(own)
+    if data.actions is not None or not np.any(narrower):
+        return  # An agent's own actions are within wider bounds, too; others than these are refused.
     low, high = low[narrower], high[narrower]
     least, most = np.full(low.shape, np.inf), np.full(low.shape, -np.inf)
     for episode in data.episodes:
@@ -127,6 +130,22 @@ def warn_of_own_bounds(data: EpisodeData, own: Nest, source: str) -> None:
         RuntimeWarning,
         stacklevel=2,
     )
+
+
+def warn_of_demonstrations(agent: Agent, own: Nest) -> None:
+    """Warns as `warn_of_own_bounds` does, of the demonstrations of an agent with GAIL."""
+    for part in updates_of(agent):
+        if isinstance(part, gail.MakeUpdate) and np.any(_narrower(own)[2]):  # Else there is no need to read them.
+            path = f" {part.demonstrations}" if isinstance(part.demonstrations, str | pathlib.Path) else ""
+            warn_of_own_bounds(gail.read_demonstrations(part.demonstrations), own, f"the demonstrations{path}")
+
+
+def _narrower(own: Nest) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns both bounds of each number of an action, and whether one is narrower than an agent's; nothing of none."""
+    if not is_spec(own) or not is_bounded_continuous(own):
+        return np.zeros(0), np.zeros(0), np.zeros(0, bool)
+    low, high = (np.broadcast_to(bound, own.shape).ravel() for bound in (own.minimum, own.maximum))
+    return low, high, (low > -1.0 + _ROUNDING) | (high < 1.0 - _ROUNDING)
 
 
 def fill(replay: Replay, fillings: Sequence[Filling]) -> list[str]:

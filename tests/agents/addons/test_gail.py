@@ -1,5 +1,6 @@
 """GAIL: the discriminator against numpy, its rewards in the place of the environment's, and what is refused."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -11,6 +12,7 @@ import tree
 
 from agentkit import envs, specs
 from agentkit.agents import dqn, ppo, sac
+from agentkit.agents.addons import View, with_normalization, with_rnd, with_views
 from agentkit.agents.addons.gail import (
     Config,
     Pairs,
@@ -23,6 +25,7 @@ from agentkit.agents.common.agent import Agent
 from agentkit.datasets import Episode, EpisodeRecorder
 from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment import ExperimentConfig, OfflineConfig, ResumeError, run, run_offline
+from agentkit.experiment.train_by_name import with_addons
 from agentkit.learning import Update, UpdateOutput
 from agentkit.testing.learning import learns
 from agentkit.types import ReplaySample, Step, Transition
@@ -401,6 +404,33 @@ def test_a_path_stays_a_path_until_the_update_is_made() -> None:
 def test_several_summed_rewards_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"GAIL rewards single steps.*n_step=1, found 3"):
         with_gail(catch_agent(n_step=3), played(CATCH))
+
+
+@pytest.mark.parametrize(
+    ("around", "message"),
+    [
+        (with_normalization, r"other observations .*Write with_gail\(with_normalization\(agent\), demonstrations\)"),
+        (functools.partial(with_normalization, observations=False, rewards=True), "rewards that it overwrites"),
+        (functools.partial(with_addons, normalize="observations"), "--normalize"),
+        (with_rnd, r"overwrite the intrinsic rewards.*Write with_gail\(with_rnd\(agent\), demonstrations\)"),
+    ],
+    ids=["observations", "rewards", "by name", "RND"],
+)
+def test_add_ons_that_belong_inside_are_refused_around_it(around: Any, message: str) -> None:
+    for agent in (
+        with_gail(catch_agent(), "nowhere.npz"),
+        with_views(with_gail(catch_agent(), "nowhere.npz"), {"last": View("action", -1)}),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            around(agent)
+    with_gail(around(catch_agent()), "nowhere.npz")
+
+
+@pytest.mark.full
+def test_it_learns_around_the_add_ons_that_belong_inside() -> None:
+    agent = with_normalization(with_rnd(sac.make_agent(sac.Config(hidden_sizes=(8,), **SMALL))), rewards=True)
+    agent = with_gail(agent, make_episodes(POINT_MASS, 2, (1.0,)), Config(hidden_sizes=(8,)))
+    assert run_offline(OfflineConfig(agent, played(POINT_MASS), 5)).updates == 5
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,22 @@ import pytest
 import tree
 
 from agentkit import envs, specs
-from agentkit.adders import Hindsight
-from agentkit.agents import a2c, dqn
-from agentkit.agents.addons import with_her, with_rnd
+from agentkit.adders import Hindsight, WithoutExtras
+from agentkit.agents import a2c, dqn, iql
+from agentkit.agents.addons import View, with_her, with_postprocessing, with_prior_data, with_rnd, with_views
+from agentkit.agents.common.experience_wrappers import DroppingExtras, WithRateLimiter
 from agentkit.envs.reach_goal import BitFlip
 from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment import ExperimentConfig, run
+from agentkit.replay import InProcessReplay, MinSize
+from agentkit.replay.table import FromInline
 from tests.experiment.resumed import check_resumes
 
 SPEC = specs.make_environment_spec(envs.make("agentkit:bit_flip"))
+
+
+def make_plain():
+    return dqn.make_agent(dqn.Config(n_step=1, hidden_sizes=(8,)))
 
 
 def make_agent(num_relabelled=4, **settings):
@@ -72,10 +79,38 @@ def test_several_summed_rewards_are_refused():
         make_agent(n_step=3)
 
 
-def test_an_agent_of_segments_is_refused():
-    agent = with_her(a2c.make_agent(), Hindsight(BitFlip.compute_reward)).with_num_envs(2)
-    with pytest.raises(ConfigError, match=r"one table of `Transition`s.*found segments of `Step`s"):
-        agent.make_tables(SPEC)
+def keep(episode):
+    return episode
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (a2c.make_agent, r"found Segments\. Take such an agent"),
+        (lambda: with_postprocessing(make_plain(), keep), r"Write with_postprocessing\(with_her\(agent, hindsight\)"),
+        (lambda: with_views(make_plain(), {"last": View("action", -1)}), "with views. Leave with_views out"),
+        (lambda: with_prior_data(make_plain(), "data.hdf5"), "found PriorData. .*without other add-ons"),
+        (make_agent, "found HindsightTransitions"),
+        (iql.make_agent, "with scale_rewards=True. Set scale_rewards=False"),
+    ],
+    ids=["segments", "postprocessing", "views", "prior data", "hindsight", "scaled rewards"],
+)
+def test_what_an_agent_keeps_in_another_way_is_refused(make, message):
+    with pytest.raises(ConfigError, match=message):
+        with_her(make(), Hindsight(BitFlip.compute_reward))
+
+
+def test_what_goes_with_it_stays_in_effect():
+    hindsight, extras = Hindsight(BitFlip.compute_reward), specs.Array((2,), np.float32)
+    with_postprocessing(with_her(make_plain(), hindsight), keep)
+    with_her(iql.make_agent(iql.Config(scale_rewards=False)), hindsight)
+    plain = make_plain()
+    limited = WithRateLimiter(DroppingExtras(plain.experience), MinSize(77))
+    agent = with_her(dataclasses.replace(plain, experience=limited), hindsight)
+    (table,) = agent.make_tables(SPEC)
+    assert table.rate_limiter == MinSize(77) and isinstance(table.layout.data.reward, FromInline)
+    with InProcessReplay([table]) as replay:
+        assert isinstance(agent.experience.make_adder(replay, SPEC, extras), WithoutExtras)
 
 
 def test_an_environment_without_goals_is_refused():

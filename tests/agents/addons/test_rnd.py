@@ -54,7 +54,7 @@ def some(seed, size=64, centre=0.0):
 
 
 @pytest.mark.full
-def test_rewards_gain_the_scaled_error_over_its_deviation():
+def test_rewards_gain_the_scaled_error_over_its_root_mean_square():
     """Against numpy, on the first batch, whose statistics are its own."""
     state, step, _ = curious(scale=0.5, max_normalized=2.0)
     observation = some(0)
@@ -64,9 +64,20 @@ def test_rewards_gain_the_scaled_error_over_its_deviation():
     target, guess = (np.asarray(network.apply(params, inputs)) for params in (state.target, state.predictor))
     errors = np.mean((target - guess) ** 2, axis=-1)
     _, output = step(state, batch_of(observation, reward=3.0))
-    np.testing.assert_allclose(output.metrics["rewards"], 3.0 + 0.5 * errors / np.std(errors), rtol=1e-4)
+    expected = 0.5 * errors / np.sqrt(np.mean(errors**2))
+    np.testing.assert_allclose(output.metrics["rewards"], 3.0 + expected, rtol=1e-4)
     np.testing.assert_allclose(output.metrics["novelty_loss"], errors.mean(), rtol=1e-4)
-    np.testing.assert_allclose(output.metrics["intrinsic_reward"], 0.5 * np.mean(errors / np.std(errors)), rtol=1e-4)
+    np.testing.assert_allclose(output.metrics["intrinsic_reward"], np.mean(expected), rtol=1e-4)
+
+
+def test_where_all_errors_are_alike_their_rewards_are_the_scale():
+    """One choice throughout: errors differ by rounding alone, so their deviation is nearly 0."""
+    spec, config = specs.DiscreteArray(3), Config(scale=0.5)
+    update = random_network_distillation(recording_update(), novelty_network(spec, config), spec, config)
+    batch = batch_of(some(0))
+    batch = batch._replace(data=batch.data._replace(next_observation=np.ones(64, np.int32)))
+    _, output = jax.jit(update.update)(update.init(jax.random.PRNGKey(0)), batch)
+    np.testing.assert_allclose(output.metrics["rewards"], 0.5, rtol=1e-3)
 
 
 @pytest.mark.full
