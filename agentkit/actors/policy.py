@@ -99,8 +99,8 @@ def first_state(policy: Policy, key: Any, actor_index: ActorIndex = ALONE, num_e
     import jax.numpy as jnp
 
     place = jnp.int32(actor_index.actor_id % actor_index.num_actors)
-    num_steps = actor_index.num_steps
-    num_steps = jnp.int32(num_steps if isinstance(num_steps, jax.Array) else min(num_steps, MOST_STEPS))
+    taken: Any = actor_index.num_steps
+    num_steps = jnp.int32(taken if isinstance(taken, jax.Array) else min(taken, MOST_STEPS))
 
     def first(key: Any, place: Any) -> PolicyState:
         count = actor_index.num_actors * (num_envs or 1)

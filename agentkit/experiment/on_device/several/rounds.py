@@ -185,8 +185,8 @@ class SeveralRounds:
         for name, each in self._on_segments.items():
             now = progress[name]
             segments = self._segments(name, last.rows[name], last.is_there.get(name), last.acting)
-            newest = now.metrics if self._play.has_gaps else None
-            progress[name] = each.learn(now.training, now.tally, segments, last.acting.num_steps, newest)
+            kept = now.metrics if self._play.has_gaps else None
+            progress[name] = each.learn(now.training, now.tally, segments, last.acting.num_steps, kept)
         parts: Any = {field: {name: getattr(progress[name], field) for name in training} for field in Progress._fields}
         return Round(acting=last.acting, episodes=last.episodes, is_finite=last.is_finite, **parts)
 
