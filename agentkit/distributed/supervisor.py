@@ -310,7 +310,9 @@ class Supervisor:
         if watched.leaving and not self._stopping:
             self._forget(watched)
             return
-        if why is None and (code == EXIT_DONE or (asked and (code == EXIT_SIGNALLED or watched.state == "starting"))):
+        # A signal to all processes at once, as of a reboot, may be here before this has asked.
+        told = code == EXIT_SIGNALLED and (asked or self._stopping)
+        if why is None and (code == EXIT_DONE or told or (asked and watched.state == "starting")):
             watched.state = "done"
             self._note(watched)
             return

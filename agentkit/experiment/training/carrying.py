@@ -18,10 +18,12 @@ from typing import Any
 from agentkit import checkpoint
 from agentkit.errors import CheckpointError
 from agentkit.experiment.runs.learner_folders import (
+    HANDOVER,
     all_learners,
     contents_name,
     learner_folder,
     learner_folders,
+    newest_contents,
     newest_of_each,
     pools_folder,
 )
@@ -89,7 +91,7 @@ def _carry_to_one(directory: pathlib.Path, record: Mapping[str, Any]) -> None:
     states = newest_of_each(directory, [folder.name for folder in learner_folders(directory)])
     if not states:
         return
-    found = {name: _newest_contents(learner_folder(directory, name) / "checkpoints") for name in states}
+    found = {name: _newest_contents(learner_folder(directory, name)) for name in states}
     if lacking := [policy_id for policy_id, each in found.items() if each is None]:
         raise CheckpointError(
             f"{directory}: no checkpoint of {', '.join(lacking)} has the contents of replay, which the launched run "
@@ -114,8 +116,8 @@ def _carry_to_one(directory: pathlib.Path, record: Mapping[str, Any]) -> None:
 
 def _newest_contents(folder: pathlib.Path) -> pathlib.Path | None:
     """Returns the newest contents of a learner's replay, of which it has one; None where it has none."""
-    names = {path.name for path in folder.glob("step_*/replay*")}
-    read = [(found, name) for name in names if (found := checkpoint.read_latest(folder, holding=name))]
+    kept = [*folder.glob("checkpoints/step_*/replay*"), *folder.glob(f"{HANDOVER}*/step_*/replay*")]
+    read = [(found, name) for name in {path.name for path in kept} if (found := newest_contents(folder, name))]
     return max(((found.step, found.path / name) for found, name in read), default=(0, None))[1]
 
 

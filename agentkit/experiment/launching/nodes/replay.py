@@ -31,14 +31,12 @@ from agentkit.experiment.launching.sharing.common import (
     num_items,
 )
 from agentkit.experiment.multi_agent.config import MultiAgentConfig
-from agentkit.experiment.runs.learner_folders import contents_name
+from agentkit.experiment.runs.learner_folders import contents_name, handover_folder, newest_contents
+from agentkit.experiment.runs.lock import RunFolder
 from agentkit.experiment.runs.resume_checks import ResumeError
 from agentkit.replay import Replay, Table, reverb
 from agentkit.specs import EnvironmentSpec
 from agentkit.wire import keys_at, reachable_address
-
-HANDOVER = "replay_handover"
-"""Folder in the run's: what a replay node held that was stopped by itself."""
 
 _THIS_PROCESS = secrets.token_hex(8)
 
@@ -61,9 +59,10 @@ def replay_node(
         keep_learner_apart(context, learner_id)
     spec = spec or find_spec(experiment)
     folder, contents = context.run_directory, contents_name(context.name)
-    if folder is not None and context.incarnation == 0:  # Of an earlier program: this one begins from a checkpoint.
-        shutil.rmtree(_handover(folder, contents), ignore_errors=True)
-    found = _newest_contents(folder, contents)
+    run_folder = RunFolder(folder)
+    found = None if folder is None else newest_contents(folder, contents, begins=context.incarnation == 0)
+    if folder is not None and (found is None or found.path.parent != handover_folder(folder, contents)):
+        shutil.rmtree(handover_folder(folder, contents), ignore_errors=True)  # It is older, or of an earlier program.
     scratch = None if folder is None else folder / f".{context.name}"
     if scratch is not None:
         shutil.rmtree(scratch, ignore_errors=True)  # A server that was killed left its files there.
@@ -96,7 +95,9 @@ def replay_node(
                 if context.totals().get("steps", 0) >= goal:
                     context.request_stop(f"reached {goal:,} steps")
         with context.busy("saving or freeing replay", contents_seconds(num_items(context))):
-            if folder is not None and not _program_stops(context):  # Told to stop alone: nobody else will save this.
+            # Told to stop alone, or with the learner, which then cannot reach this any more: nobody else will save it.
+            if folder is not None and not (_program_stops(context) and _is_saved(context, folder, contents)):
+                run_folder.check()
                 _hand_over(folder, contents, context.totals().get("steps", 0), replay)
             stack.close()
     if scratch is not None:
@@ -210,7 +211,7 @@ def _hand_over(folder: pathlib.Path, contents: str, step: int, replay: Replay, n
     """Saves what the tables hold; tries again, as a learner that saves at the same time takes the file away."""
     for attempt in range(num_attempts):
         try:
-            checkpoint.write(_handover(folder, contents), step, {}, {contents: replay.save}, max_to_keep=1)
+            checkpoint.write(handover_folder(folder, contents), step, {}, {contents: replay.save}, max_to_keep=1)
             return
         except CheckpointError:
             if attempt == num_attempts - 1:
@@ -218,20 +219,9 @@ def _hand_over(folder: pathlib.Path, contents: str, step: int, replay: Replay, n
             time.sleep(0.5)
 
 
-def _handover(folder: pathlib.Path, contents: str) -> pathlib.Path:
-    return folder / (HANDOVER if contents == "replay" else f"{HANDOVER}-of-{contents}")
-
-
-def _newest_contents(folder: pathlib.Path | None, contents: str) -> checkpoint.Checkpoint | None:
-    """Returns what to fill the tables from: the newest checkpoint, or what a replay node left when it was stopped.
-
-    A checkpoint without contents (a learner wrote it that could not reach the server) is passed over.
-    """
-    if folder is None:
-        return None
-    found = checkpoint.read_latest(folder / "checkpoints", holding=contents)
-    handover = checkpoint.read_latest(_handover(folder, contents))
-    return handover if found is None or (handover is not None and handover.step >= found.step) else found
+def _is_saved(context: NodeContext, folder: pathlib.Path, contents: str) -> bool:
+    """Returns whether a checkpoint has the contents of all steps that were taken."""
+    return max(checkpoint.steps(folder / "checkpoints", contents), default=-1) >= context.totals().get("steps", 0)
 
 
 def _program_stops(context: NodeContext) -> bool:
