@@ -307,6 +307,7 @@ def _new_node(name: str) -> dict[str, Any]:
         "role": role or name,
         "index": int(index) if index.isdigit() else 0,
         "state": "joined",
+        "unsaved": False,
         "supervised": False,
         "pid": None,
         "host": None,
