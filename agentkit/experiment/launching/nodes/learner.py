@@ -24,10 +24,10 @@ from agentkit.experiment.launching.sharing.common import (
     contents_seconds,
     count_dropped,
     find_spec,
-    keep_learner_apart,
     log,
     newest_checkpoint,
     num_items,
+    open_run_folder,
     resume_step,
 )
 from agentkit.experiment.launching.sharing.exploring import save_explored
@@ -67,12 +67,10 @@ def learner_node(
         learner_id: of several learners, its name, such as the policy that it learns; it saves in a folder of its own.
         learned_share: of several agents' actions, the share that it learns from, on average.
     """
-    label = "learner"
     if learner_id is None:
         _check_is_the_first(context)
-    else:
-        keep_learner_apart(context, learner_id)
-        label = f"learner-{learner_id}"
+    label = "learner" if learner_id is None else f"learner-{learner_id}"
+    folder = open_run_folder(context, learner_id)
     refuse_prior_data(experiment)
     devices = learner_devices(experiment.devices)
     spec = spec or find_spec(experiment)
@@ -100,7 +98,7 @@ def learner_node(
             on_nan=experiment.on_nan,
         )
         stack.enter_context(contextlib.closing(learner))
-        saver = _Saver(context, experiment, learner, data, hooks)
+        saver = _Saver(context, folder, experiment, learner, data, hooks)
         if not saver.restore():
             _begin(learner, experiment, parts)
         publisher.open()
@@ -197,13 +195,14 @@ class _Saver:
     def __init__(
         self,
         context: NodeContext,
+        folder: RunFolder,
         experiment: ExperimentConfig,
         learner: Learner | OwnLearner,
         data: ServerData | ShardedData,
         hooks: Hooks,
     ):
         self._context = context
-        self._folder = RunFolder(context.run_directory)
+        self._folder = folder
         self._hooks = hooks
         self._experiment = experiment
         self._learner = learner

@@ -24,15 +24,14 @@ from agentkit.experiment.launching.sharing.common import (
     STATUS_SECONDS,
     contents_seconds,
     find_spec,
-    keep_learner_apart,
     listen_at,
     log,
     newest_step,
     num_items,
+    open_run_folder,
 )
 from agentkit.experiment.multi_agent.config import MultiAgentConfig
 from agentkit.experiment.runs.learner_folders import contents_name, handover_folder, newest_contents
-from agentkit.experiment.runs.lock import RunFolder
 from agentkit.experiment.runs.resume_checks import ResumeError
 from agentkit.replay import Replay, Table, reverb
 from agentkit.specs import EnvironmentSpec
@@ -55,18 +54,16 @@ def replay_node(
         port: None finds a free one, and keeps it when the node is started again.
         learner_id: of several learners, the one that learns from it; see `learner_node`.
     """
-    if learner_id is not None:
-        keep_learner_apart(context, learner_id)
+    run_folder = open_run_folder(context, learner_id)
     spec = spec or find_spec(experiment)
     folder, contents = context.run_directory, contents_name(context.name)
-    run_folder = RunFolder(folder)
     found = None if folder is None else newest_contents(folder, contents, begins=context.incarnation == 0)
     if folder is not None and (found is None or found.path.parent != handover_folder(folder, contents)):
         shutil.rmtree(handover_folder(folder, contents), ignore_errors=True)  # It is older, or of an earlier program.
     scratch = None if folder is None else folder / f".{context.name}"
     if scratch is not None:
         shutil.rmtree(scratch, ignore_errors=True)  # A server that was killed left its files there.
-        scratch.mkdir(parents=True, mode=0o700)
+        scratch.mkdir(mode=0o700)
     tables, port = experiment.agent.make_tables(spec), port or context.store.status()["values"].get(_port_key(context))
     with contextlib.ExitStack() as stack:
         if backend_of(experiment) == "reverb":
