@@ -241,7 +241,10 @@ class _Saver:
             log(self._context, f"{error}")
 
     def save(self) -> None:
-        """Writes a checkpoint where there is a run folder; without replay's contents if its server is away."""
+        """Writes a checkpoint where there is a run folder; without replay's contents if its server is away.
+
+        Nothing, where another process has taken the learner's name over.
+        """
         directory = self._context.run_directory
         if directory is None:
             return
@@ -249,6 +252,9 @@ class _Saver:
         with contextlib.suppress(RunStoreError):
             self._context.sync()
             keep_states(self._context, self._hooks)
+        if self._context.replaced:  # The folder is the other's, whose state is the newer one.
+            log(self._context, "Saves no checkpoint: another process is this learner now.")
+            return
         self._explored = save_explored(self._context, self._explored)
         self._states = save_states(self._context, self._states)
         totals, counted = self._counts()
