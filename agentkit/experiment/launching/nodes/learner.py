@@ -211,6 +211,7 @@ class _Saver:
         self._next = self._period or sys.maxsize
         self._failures = 0
         self._explored: dict[str, int] = {}
+        self._counted: tuple[dict[str, int], dict[str, Any]] = {}, {}
         self._states: dict[str, Any] = {}
 
     def restore(self) -> bool:
@@ -222,6 +223,7 @@ class _Saver:
             except CheckpointError as error:
                 raise ResumeError(str(error)) from error
             state = as_launched(found.state)
+            self._counted = dict(state["totals"]), dict(state.get("counted", {}))
             self._explored = dict(state.get("explored", {}))
             self._states = dict(state.get("callbacks", {}))
             self._next = (found.step // self._period + 1) * self._period if self._period else sys.maxsize
@@ -281,8 +283,13 @@ class _Saver:
         self._hooks.emit("on_checkpoint", path)
 
     def _counts(self) -> tuple[dict[str, int], dict[str, Any]]:
-        """Returns the totals, and who counted what of them; as of the last heartbeat where the run store is away."""
+        """Returns the totals, and who counted what of them.
+
+        Where the run store is away, as of the last save if nodes have joined by themselves: they may outlive the store,
+        and what they have counted since then they tell it again. Else as of the last heartbeat.
+        """
         with contextlib.suppress(RunStoreError):
             found = self._context.store.save_counts()
-            return found["totals"], found["counted"]
-        return dict(self._context.totals()), {}
+            self._counted = found["totals"], found["counted"]
+            return self._counted
+        return self._counted if self._counted[1] else (dict(self._context.totals()), {})
