@@ -174,6 +174,16 @@ def test_each_policy_goes_on_from_its_newest_state_and_its_replays_newest_conten
     assert found.state["self_play"]["episode"] == 3
 
 
+def test_its_pool_has_nobody_who_is_later_than_its_learners(tmp_path):
+    """They were killed since they saved, and the pool is saved as it changes."""
+    write_launched(tmp_path)
+    pools = {name: {"21": {}, "22": {}} for name in "ab"}
+    checkpoint.write(pools_folder(tmp_path), 22, {"episode": 3, "pools": pools}, max_to_keep=1)
+    with switched(tmp_path, "train", "in_process"):
+        state = checkpoint.read_latest(tmp_path / "checkpoints").state["self_play"]
+    assert state == {"episode": 3, "pools": {"a": {"21": {}}, "b": {"21": {}}}}
+
+
 def test_a_policy_whose_replay_was_handed_over_goes_on_with_that(tmp_path):
     write_launched(tmp_path, a=0)
     handover = handover_folder(learner_folder(tmp_path, "a"), "replay-1")

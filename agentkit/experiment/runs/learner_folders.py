@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Iterable
+from typing import Any
 
 from agentkit import checkpoint
 from agentkit.checkpoint import Checkpoint
@@ -27,6 +28,27 @@ def learner_folder(run: str | pathlib.Path, learner_id: str) -> pathlib.Path:
 def pools_folder(run: str | pathlib.Path) -> pathlib.Path:
     """Returns the folder in which the pools of opponents are kept."""
     return pathlib.Path(run) / "opponents"
+
+
+def read_pools(run: str | pathlib.Path, num_steps: int | None = None) -> dict[str, Any] | None:
+    """Returns the state of the pools of opponents in their folder; None where there is none.
+
+    Args:
+        run: the run folder.
+        num_steps: leaves out parameters that were kept after so many steps: learners of a program that was killed go
+            back to their checkpoints, while pools are saved as they change. None leaves out nothing.
+
+    Raises:
+        CheckpointError: it is damaged.
+    """
+    found = checkpoint.read_latest(pools_folder(run))
+    if found is None or num_steps is None:
+        return None if found is None else found.state
+    kept = {
+        policy_id: {step: each for step, each in pool.items() if int(step) <= num_steps}
+        for policy_id, pool in found.state["pools"].items()
+    }
+    return {**found.state, "pools": kept}
 
 
 def frozen_file(run: str | pathlib.Path, policy_id: str) -> pathlib.Path:

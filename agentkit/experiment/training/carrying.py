@@ -26,6 +26,7 @@ from agentkit.experiment.runs.learner_folders import (
     newest_contents,
     newest_of_each,
     pools_folder,
+    read_pools,
 )
 from agentkit.experiment.training.switched_state import as_launched
 from agentkit.files import refusing_unwritable
@@ -108,8 +109,8 @@ def _carry_to_one(directory: pathlib.Path, record: Mapping[str, Any]) -> None:
         "mid_episode": False,
         "learner": {policy_id: states[policy_id].state["learner"] for _, policy_id in saved},
     }
-    if (pools := checkpoint.read_latest(pools_folder(directory))) is not None:
-        state["self_play"] = pools.state
+    if (pools := read_pools(directory, newest.step)) is not None:
+        state["self_play"] = pools
     contents = {f"replay-{name}": functools.partial(_link_all, path) for path, name in saved}
     checkpoint.write(directory / "checkpoints", newest.step, state, contents)
 
