@@ -124,6 +124,16 @@ def test_who_is_signalled_with_the_whole_program_hands_over_what_no_checkpoint_h
     assert checkpoint.steps(handover_folder(tmp_path, "replay"), "replay") == handed
 
 
+def test_what_was_handed_over_is_removed_once_a_checkpoint_has_what_came_of_it(store, tmp_path, monkeypatch):
+    with InProcessReplay(AGENT.make_tables(SPEC)) as replay:
+        checkpoint.write(handover_folder(tmp_path, "replay"), 40, {}, {"replay": replay.save})
+    checkpoint.write(tmp_path / "checkpoints", 40, {})
+    store.stop("reached 50 steps")
+    monkeypatch.setattr(replay_node, "_is_saved", lambda context, folder, contents: True)
+    run_to_its_end(store, tmp_path)
+    assert not handover_folder(tmp_path, "replay").exists()
+
+
 def test_a_program_begins_with_the_contents_of_its_newest_checkpoint_or_with_the_newest_that_there_are(tmp_path):
     def write(step, *names):
         checkpoint.write(tmp_path / "checkpoints", step, {}, {name: lambda folder: None for name in names})

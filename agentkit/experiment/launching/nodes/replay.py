@@ -32,6 +32,7 @@ from agentkit.experiment.launching.sharing.common import (
 )
 from agentkit.experiment.multi_agent.config import MultiAgentConfig
 from agentkit.experiment.runs.learner_folders import contents_name, handover_folder, newest_contents
+from agentkit.experiment.runs.lock import RunFolder
 from agentkit.experiment.runs.resume_checks import ResumeError
 from agentkit.replay import Replay, Table, reverb
 from agentkit.specs import EnvironmentSpec
@@ -92,10 +93,8 @@ def replay_node(
                 if context.totals().get("steps", 0) >= goal:
                     context.request_stop(f"reached {goal:,} steps")
         with context.busy("saving or freeing replay", contents_seconds(num_items(context))):
-            # Told to stop alone, or with the learner, which then cannot reach this any more: nobody else will save it.
-            if folder is not None and not (_program_stops(context) and _is_saved(context, folder, contents)):
-                run_folder.check()
-                _hand_over(folder, contents, context.totals().get("steps", 0), replay)
+            if folder is not None:
+                _leave(context, run_folder, folder, replay)
             stack.close()
     if scratch is not None:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -202,6 +201,23 @@ def _restore(context: NodeContext, replay: Replay, directory: pathlib.Path) -> N
             if isinstance(error.__cause__, RuntimeError):
                 raise
             raise ResumeError(str(error)) from error
+
+
+def _leave(context: NodeContext, run_folder: RunFolder, folder: pathlib.Path, replay: Replay) -> None:
+    """Hands over what the tables hold, unless the program stops and the learner has saved it.
+
+    It has not where this node alone is told to stop, nor where a signal ends both, and this one first.
+
+    Raises:
+        RunFolderGoneError: the run folder is not there any more.
+        CheckpointError: the disk refuses.
+    """
+    contents = contents_name(context.name)
+    if _program_stops(context) and _is_saved(context, folder, contents):
+        shutil.rmtree(handover_folder(folder, contents), ignore_errors=True)  # This one has begun with that.
+    else:
+        run_folder.check()
+        _hand_over(folder, contents, context.totals().get("steps", 0), replay)
 
 
 def _hand_over(folder: pathlib.Path, contents: str, step: int, replay: Replay, num_attempts: int = 3) -> None:
