@@ -192,9 +192,9 @@ def _read_whole(paths: Iterable[pathlib.Path]) -> Iterator[Checkpoint]:
         raise CheckpointError("No checkpoint can be read. " + "; ".join(problems))
 
 
-def steps(directory: pathlib.Path) -> list[int]:
-    """Returns the steps of the checkpoints in a folder, read or not, in order."""
-    return [step for step, _, _ in _list(directory)]
+def steps(directory: pathlib.Path, holding: str | None = None) -> list[int]:
+    """Returns the steps of the checkpoints in a folder, read or not, in order; `holding` as in `read_latest`."""
+    return [step for step, _, path in _list(directory) if holding is None or (path / holding).is_dir()]
 
 
 _DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError, zipfile.BadZipFile, CheckpointError)

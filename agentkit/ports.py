@@ -28,9 +28,11 @@ def raise_descriptor_limit(wanted: int = 1 << 16) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY:
         wanted = min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(OSError, ValueError):  # Fewer must do, then.
+    while soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            return
+        wanted //= 2  # macOS grants less than its hard limit says.
 
 
 def check_port_free(port: int) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import os
+import resource
 import shutil
 import socket
 import subprocess
@@ -125,3 +126,18 @@ def test_connections_to_a_port_are_kept_alive():
             assert ports.keep_connections_alive(port) == 1
             assert client.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
             assert client.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 5
+
+
+def test_the_limit_of_descriptors_is_raised_as_far_as_the_system_goes_along(monkeypatch):
+    """macOS names no hard limit, and grants 10,240."""
+    limits = [(256, resource.RLIM_INFINITY)]
+
+    def setrlimit(which, wanted):
+        if wanted[0] > 10_240:
+            raise ValueError("current limit exceeds maximum limit")
+        limits.append(wanted)
+
+    monkeypatch.setattr(resource, "getrlimit", lambda which: limits[-1])
+    monkeypatch.setattr(resource, "setrlimit", setrlimit)
+    ports.raise_descriptor_limit()
+    assert limits[1:] == [(8_192, resource.RLIM_INFINITY)]

@@ -62,6 +62,7 @@ class NodeContext:
         store: the program's run store.
         lost: it stops because the run store was silent for `LOST_SECONDS`, or is another run's now, or because another
             process has its name: started again, it may find its place.
+        replaced: another process has its name, and its part of the run folder.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class NodeContext:
         self._last_heartbeat = time.monotonic()
         self._ready = False
         self._endpoint: dict[str, Any] = {}
-        self.lost = False
+        self.lost = self.replaced = False
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._send_heartbeats, name=f"beat-{self.name}", daemon=True)
@@ -191,7 +192,12 @@ class NodeContext:
         """
         with self._lock:
             idle, counts = time.monotonic() - self._last_heartbeat, self._counts
-            reply = self.store.heartbeat(counts, self._gauges, idle, ready=self._ready, leaving=leaving)
+            try:
+                reply = self.store.heartbeat(counts, self._gauges, idle, ready=self._ready, leaving=leaving)
+            except NodeTakenError:
+                self.replaced = True
+                raise
+        self.replaced = self.replaced or reply.get("replaced", False)
         self._totals, self._sent = reply["totals"], counts
         if reply["stop"]:
             self._stop.set()

@@ -249,7 +249,8 @@ class RunStore:
             if not node["supervised"] and node["life"] not in (None, life):
                 raise _TakenError(_describe_taken(name, node))
             if node["supervised"] and beat["incarnation"] < node["incarnation"]:
-                return self._reply_to_beat(name, stop=True)  # Its successor runs: it is counted no more.
+                # Its successor runs: it is counted no more.
+                return {**self._reply_to_beat(name, stop=True), "replaced": True}
             if process != node["process"]:
                 node["past"] = _sum(node["past"], node["counts"])  # It began anew: what it had counted stays counted.
                 node["counts"] = {}
@@ -307,6 +308,7 @@ def _new_node(name: str) -> dict[str, Any]:
         "role": role or name,
         "index": int(index) if index.isdigit() else 0,
         "state": "joined",
+        "unsaved": False,
         "supervised": False,
         "pid": None,
         "host": None,

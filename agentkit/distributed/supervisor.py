@@ -56,6 +56,7 @@ class Watched:
     start_at: float = 0.0
     kill_at: float | None = None
     leaving: bool = False
+    unsaved: bool = False  # It was ready, and has not ended in order since.
     counted: int = 0
     pulse: Pulse = dataclasses.field(default_factory=Pulse)
 
@@ -273,7 +274,7 @@ class Supervisor:
         if watched.state == "starting":
             endpoint = self.store.get(f"endpoint/{watched.node.name}")
             if endpoint is not None and endpoint["incarnation"] == watched.incarnation:
-                watched.state, watched.started = "ready", now
+                watched.state, watched.started, watched.unsaved = "ready", now, True
                 self._note(watched)
             elif busy or not self._dependencies_ready(watched):
                 watched.started = now
@@ -310,7 +311,11 @@ class Supervisor:
         if watched.leaving and not self._stopping:
             self._forget(watched)
             return
-        if why is None and (code == EXIT_DONE or (asked and (code == EXIT_SIGNALLED or watched.state == "starting"))):
+        if watched.state == "ready" and not lost and code in (EXIT_DONE, EXIT_SIGNALLED):
+            watched.unsaved = False
+        # A signal to all processes at once, as of a reboot, may be here before this has asked.
+        told = code == EXIT_SIGNALLED and (asked or self._stopping)
+        if why is None and (code == EXIT_DONE or told or (asked and watched.state == "starting")):
             watched.state = "done"
             self._note(watched)
             return
@@ -406,6 +411,7 @@ class Supervisor:
             index=watched.node.index,
             state=watched.state,
             restarts=watched.restarts.number,
+            unsaved=watched.unsaved,
             supervised=True,
             **changes,
         )

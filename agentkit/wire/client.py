@@ -15,6 +15,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from agentkit.errors import AgentkitError
+from agentkit.ports import raise_descriptor_limit
 from agentkit.types import Nest
 from agentkit.wire.keys import Keys
 from agentkit.wire.message import LONGEST_FRAME, decode, encode
@@ -57,6 +58,17 @@ def _read(answer: dict[str, Any]) -> Nest:
     return answer["value"]
 
 
+def _open_context() -> zmq.SyncContext:
+    """Returns the context of this process, also after a fork, with room for an actor of many environments.
+
+    Each environment has a client, and each client takes three sockets, of which libzmq gives a context 1,023.
+    """
+    raise_descriptor_limit()
+    context: zmq.SyncContext = zmq.Context.instance()
+    context.set(zmq.MAX_SOCKETS, context.get(zmq.SOCKET_LIMIT))  # Of effect before its first socket.
+    return context
+
+
 class Client:
     """Connects to a server; goes on when that comes back.
 
@@ -95,7 +107,7 @@ class Client:
         self._reconnect_at = math.inf
         self._away_since = time.monotonic()
         self._look_at = self._away_since + self._look_seconds()
-        context: zmq.SyncContext = zmq.Context.instance()  # Of this process, also after a fork.
+        context = _open_context()
         self._socket: zmq.SyncSocket = context.socket(zmq.DEALER)
         self._socket.routing_id = secrets.token_hex(8).encode()  # The same over each connection.
         self._socket.linger = 0

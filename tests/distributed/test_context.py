@@ -63,5 +63,14 @@ def test_who_has_no_place_any_more_is_to_be_started_again(error):
         raise error("not here")
 
     context = NodeContext(LEARNER, SimpleNamespace(heartbeat=heartbeat))
-    assert context.wait(10.0) and context.lost
+    assert context.wait(10.0) and context.lost and context.replaced == (error is NodeTakenError)
     context.close()
+
+
+def test_who_was_started_again_meanwhile_is_told_that_it_is_replaced():
+    with RunStore(RUN) as store, joined(store) as context:
+        context.sync()
+        assert not context.replaced
+        store.node("learner-0", supervised=True, incarnation=1)
+        context.sync()
+        assert context.replaced and context.should_stop

@@ -26,7 +26,7 @@ from agentkit.distributed import (
 )
 from agentkit.distributed.processes import ProcessEngine
 from agentkit.distributed.threads import ThreadEngine
-from agentkit.distributed.worker import EXIT_ERROR, RunAddress, run_node
+from agentkit.distributed.worker import EXIT_ERROR, EXIT_SIGNALLED, RunAddress, run_node
 from agentkit.errors import ConfigError
 from tests.processes import is_alive
 
@@ -452,6 +452,16 @@ def test_a_supervisor_that_was_stopped_itself_takes_nobody_for_dead(tmp_path):
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=20.0)
     assert process.returncode == 0
+
+
+@pytest.mark.parametrize(("code", "state"), [(EXIT_SIGNALLED, "done"), (EXIT_ERROR, "failed")])
+def test_who_was_signalled_with_the_whole_program_has_saved_before_the_supervisor_has_asked(code, state):
+    """A reboot, systemd and scancel send it to all processes at once."""
+    with Supervisor(one_role(wait_for_stop), ThreadEngine()) as supervisor:
+        node = supervisor._nodes["node-0"]
+        supervisor._stopping, node.state = True, "ready"
+        supervisor._ended(node, code)
+        assert node.state == state
 
 
 def leave_when_told(context):

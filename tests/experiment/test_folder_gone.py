@@ -2,6 +2,7 @@
 
 import pathlib
 import shutil
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,9 @@ from agentkit import checkpoint, cli
 from agentkit.agents import dqn
 from agentkit.callbacks import keep_best
 from agentkit.experiment import ExperimentConfig, launch, run
+from agentkit.experiment.launching.nodes.learner import learner_node
+from agentkit.experiment.launching.nodes.replay import replay_node
+from agentkit.experiment.launching.sharing.common import open_run_folder
 from agentkit.experiment.runs.lock import RunFolderGoneError
 
 SMALL = {"min_replay_size": 8, "batch_size": 4, "hidden_sizes": (4,)}
@@ -63,3 +67,28 @@ def test_a_launched_run_ends_too(vanishing: pathlib.Path, replay: str) -> None:
     with pytest.raises(Exception, match="was moved or removed"):
         launch(experiment, num_actors=1, num_evaluators=0, engine="threads")
     assert not vanishing.exists()
+
+
+@pytest.mark.parametrize("learner_id", [None, "row"])
+@pytest.mark.parametrize("node", [replay_node, learner_node])
+@pytest.mark.parametrize(("incarnation", "values"), [(1, {}), (0, {"left/node-0": 1}), (0, {"endpoint/node-0": {}})])
+def test_a_node_that_is_started_again_does_not_begin_anew_in_a_new_folder(
+    tmp_path: pathlib.Path, node: Any, incarnation: int, values: dict[str, Any], learner_id: str | None
+) -> None:
+    """Neither the supervisor's, whose incarnations are counted, nor one that was started by hand."""
+    store = SimpleNamespace(status=lambda: {"values": values})
+    context: Any = SimpleNamespace(
+        name="node-0", index=0, incarnation=incarnation, run_directory=tmp_path / "run", store=store
+    )
+    experiment = ExperimentConfig(dqn.make_agent(dqn.Config(**SMALL)), "agentkit:catch", 100)
+    words: Any = (context, experiment, None, {}) if node is learner_node else (context, experiment)
+    with pytest.raises(RunFolderGoneError, match=r"run folder .*run was moved or removed"):
+        node(*words, learner_id=learner_id)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_node_that_starts_where_the_disk_is_not_shared_makes_the_folder(tmp_path: pathlib.Path) -> None:
+    store = SimpleNamespace(status=lambda: {"values": {}})
+    context: Any = SimpleNamespace(name="node-0", incarnation=0, run_directory=tmp_path / "run", store=store)
+    open_run_folder(context, "row").check()
+    assert context.run_directory == tmp_path / "run" / "learners" / "row"

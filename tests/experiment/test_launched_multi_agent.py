@@ -19,6 +19,7 @@ from agentkit.cli import main
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment import LaunchConfig, read_multi_agent_config
 from agentkit.experiment.launching.multi_agent import make_multi_agent_program
+from agentkit.experiment.launching.nodes import opponents
 from agentkit.experiment.launching.nodes.opponents import Answers, LaunchedSelfPlay
 from agentkit.experiment.multi_agent.build import check_policies
 from agentkit.experiment.multi_agent.loading import find_policies
@@ -263,6 +264,24 @@ def test_an_episode_that_is_asked_about_twice_is_drawn_and_counted_once():
     ask({"player": "a", "episode": 2, "ended": ended, "steps": 9})
     assert not any(each.games for each in pools.by_policy["shared"]), "its opponent has left the pool"
     assert "Expected a question about a pool" in ask({"other": 1})[1]
+
+
+@pytest.mark.parametrize(
+    ("saved", "incarnation", "expected"),
+    [((20, 31), 0, ["10", "30"]), ((), 0, []), ((20, 31), 1, ["10", "30", "40"])],
+)
+def test_a_program_begins_with_what_its_pool_had_kept_by_the_checkpoints_of_its_learners(
+    saved, incarnation, expected, tmp_path
+):
+    """Those that were killed since they saved are not to meet what they are not yet."""
+    states = {"episode": 7, "pools": {"shared": {"10": {}, "30": {}, "40": {}}}}
+    checkpoint.write(pools_folder(tmp_path), 40, states)
+    for step in saved:
+        checkpoint.write(learner_folder(tmp_path, "shared") / "checkpoints", step, {})
+    found = []
+    context = SimpleNamespace(run_directory=tmp_path, incarnation=incarnation)
+    opponents._restore(context, SimpleNamespace(restore=lambda state, trained: found.append(state)), [])
+    assert [(state["episode"], list(state["pools"]["shared"])) for state in found] == [(7, expected)]
 
 
 def test_who_has_left_the_pool_in_this_moment_is_drawn_anew_and_what_is_known_is_not_fetched_again(monkeypatch):

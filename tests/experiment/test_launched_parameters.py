@@ -103,3 +103,18 @@ def test_a_reader_stays_where_the_run_store_says_nothing_of_parameters(said, sto
     first.publisher.publish(101, {"policy": np.full(3, 101)})
     wait_for(client, 101)
     first.publisher.close()
+
+
+def test_a_learner_whose_port_somebody_has_takes_another_one(store, monkeypatch):
+    """The one before it, say, which was cut off and lives on: readers ask the store where the learner is."""
+    monkeypatch.setattr(transports, "listen_address", lambda device, port=None: f"tcp://127.0.0.1:{port or '*'}")
+    monkeypatch.setattr(transports, "reachable_address", lambda address, device: address)
+    with contextlib.ExitStack() as stack:
+        client = stack.enter_context(contextlib.closing(RunStoreClient(store.address, RUN, node="learner-0")))
+        context, ports = SimpleNamespace(name="learner-0", store=client), []
+        for _ in range(2):
+            publisher = stack.enter_context(contextlib.closing(transports.make_publisher(context, "eth0")))
+            ports.append(int(publisher.endpoint["served"].rpartition(":")[2]))
+            assert store.get("port/learner-0") == ports[-1]
+        assert ports[0] != ports[1]
+    transports.forget_parameters(RUN)

@@ -7,14 +7,19 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from agentkit import checkpoint, envs
+from agentkit.agents import dqn
 from agentkit.distributed import NodeContext, RunStore, RunStoreClient
 from agentkit.distributed.context import NodeId
 from agentkit.errors import ConfigError
+from agentkit.experiment import ExperimentConfig
 from agentkit.experiment.launching.nodes import replay as replay_node
 from agentkit.experiment.launching.nodes.actor import connect
 from agentkit.experiment.launching.nodes.learner_data import make_data
+from agentkit.experiment.runs.learner_folders import handover_folder, newest_contents
 from agentkit.replay import InProcessReplay
 from agentkit.replay.served import ServedReplay
+from agentkit.specs import make_environment_spec
 from agentkit.testing.replay import make_step, pair_table, wait_until, write_pairs
 from agentkit.wire import client as wire_client
 from agentkit.wire import private_address
@@ -22,6 +27,8 @@ from tests.replay.served.pair import Host
 
 pytestmark = pytest.mark.both_stacks
 
+AGENT = dqn.make_agent(dqn.Config(hidden_sizes=(4,)))
+SPEC = make_environment_spec(envs.make("agentkit:catch", seed=0))
 RUN = "0123456789abcdef0123456789abcdef"
 
 
@@ -92,3 +99,56 @@ def test_a_save_is_announced_with_the_time_that_its_size_asks_for(store, tmp_pat
             thread.join(30.0)
         assert store.get("busy/replay-0") is None
     assert [(call["what"], call["seconds"]) for call in seen] == [("saving replay", replay_node.contents_seconds(0))]
+
+
+def run_to_its_end(store, folder):
+    """Runs a replay node that is to stop as soon as it is ready."""
+    stop = threading.Event()
+    stop.set()
+    with contextlib.closing(RunStoreClient(store.address, RUN, node="replay-0")) as client:
+        context = NodeContext(NodeId("replay-0", "replay", 0, 0, folder), client, stop=stop)
+        with contextlib.closing(context):
+            experiment = ExperimentConfig(AGENT, "agentkit:catch", 100, run_directory=folder)
+            replay_node.replay_node(context, experiment, SPEC)
+
+
+@pytest.mark.parametrize(("saved", "handed"), [(None, [40]), (20, [40]), (40, [])])
+def test_who_is_signalled_with_the_whole_program_hands_over_what_no_checkpoint_has(store, tmp_path, saved, handed):
+    """As by a reboot: the learner saves after the server has gone, and its checkpoint is without contents."""
+    if saved is not None:
+        with InProcessReplay(AGENT.make_tables(SPEC)) as replay:
+            checkpoint.write(tmp_path / "checkpoints", saved, {}, {"replay": replay.save})
+    store.restore_counts({"steps": 40})
+    store.stop("stopped by SIGTERM")
+    run_to_its_end(store, tmp_path)
+    assert checkpoint.steps(handover_folder(tmp_path, "replay"), "replay") == handed
+
+
+def test_what_was_handed_over_is_removed_once_a_checkpoint_has_what_came_of_it(store, tmp_path, monkeypatch):
+    with InProcessReplay(AGENT.make_tables(SPEC)) as replay:
+        checkpoint.write(handover_folder(tmp_path, "replay"), 40, {}, {"replay": replay.save})
+    checkpoint.write(tmp_path / "checkpoints", 40, {})
+    store.stop("reached 50 steps")
+    monkeypatch.setattr(replay_node, "_is_saved", lambda context, folder, contents: True)
+    run_to_its_end(store, tmp_path)
+    assert not handover_folder(tmp_path, "replay").exists()
+
+
+def test_a_program_begins_with_the_contents_of_its_newest_checkpoint_or_with_the_newest_that_there_are(tmp_path):
+    def write(step, *names):
+        checkpoint.write(tmp_path / "checkpoints", step, {}, {name: lambda folder: None for name in names})
+
+    def found(**settings):
+        each = newest_contents(tmp_path, "replay", **settings)
+        return each and each.path.relative_to(tmp_path).as_posix()
+
+    handover = handover_folder(tmp_path, "replay")
+    checkpoint.write(handover, 30, {}, {"replay": lambda folder: None})
+    assert found() is None and found(begins=False) == "replay_handover/step_000000000030", "the run begins anew"
+    write(20, "replay")
+    assert found() == "checkpoints/step_000000000020", "its learner, too, was killed since"
+    assert found(begins=False) == "replay_handover/step_000000000030"
+    write(30)
+    assert found() == found(begins=False) == "replay_handover/step_000000000030"
+    write(40, "replay")
+    assert found() == found(begins=False) == "checkpoints/step_000000000040"

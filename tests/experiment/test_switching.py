@@ -10,6 +10,7 @@ from agentkit.agents import dqn
 from agentkit.callbacks import stop_when_flat
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment.runs.config_json import write_config
+from agentkit.experiment.runs.learner_folders import handover_folder
 from agentkit.experiment.runs.lock import run_lock
 from agentkit.experiment.runs.resume_checks import begin
 from agentkit.experiment.training import training_loop
@@ -134,6 +135,14 @@ def test_a_launched_run_whose_replay_nobody_saved_does_not_go_on_with_an_empty_o
     found = checkpoint.Checkpoint(700, tmp_path, {"launched": True})
     with pytest.raises(CheckpointError, match=r"No checkpoint in .* has the contents of replay"):
         as_of_one_process(found, 0, Hooks(plan(tmp_path)))
+
+
+def test_a_launched_run_whose_replay_was_handed_over_goes_on_with_that(tmp_path):
+    checkpoint.write(tmp_path / "checkpoints", 700, {})
+    handed = checkpoint.write(handover_folder(tmp_path, "replay"), 700, {}, {"replay": lambda folder: None})
+    found = checkpoint.Checkpoint(700, tmp_path, {"launched": True})
+    one, _ = as_of_one_process(found, 0, Hooks(plan(tmp_path)))
+    assert one.path == handed
 
 
 def test_schedules_and_seeds_go_on_over_both_changes(tmp_path):

@@ -15,7 +15,12 @@ from agentkit.errors import ConfigError
 from agentkit.experiment.multi_agent.build import check_policies
 from agentkit.experiment.multi_agent.loading import find_policies
 from agentkit.experiment.runs.config_json import write_config
-from agentkit.experiment.runs.learner_folders import all_learners, learner_folder, pools_folder
+from agentkit.experiment.runs.learner_folders import (
+    all_learners,
+    handover_folder,
+    learner_folder,
+    pools_folder,
+)
 from agentkit.experiment.runs.resume_checks import ResumeError
 from agentkit.experiment.training import carrying
 from agentkit.experiment.training.switched_state import as_launched
@@ -167,6 +172,25 @@ def test_each_policy_goes_on_from_its_newest_state_and_its_replays_newest_conten
     assert found.step == found.state["num_steps"] == 21 and found.state["num_agent_steps"] == 42
     assert [(found.path / f"replay-{name}" / "told").read_text() for name in "ba"] == ["b at 12", "a at 20"]
     assert found.state["self_play"]["episode"] == 3
+
+
+def test_its_pool_has_nobody_who_is_later_than_its_learners(tmp_path):
+    """They were killed since they saved, and the pool is saved as it changes."""
+    write_launched(tmp_path)
+    pools = {name: {"21": {}, "22": {}} for name in "ab"}
+    checkpoint.write(pools_folder(tmp_path), 22, {"episode": 3, "pools": pools}, max_to_keep=1)
+    with switched(tmp_path, "train", "in_process"):
+        state = checkpoint.read_latest(tmp_path / "checkpoints").state["self_play"]
+    assert state == {"episode": 3, "pools": {"a": {"21": {}}, "b": {"21": {}}}}
+
+
+def test_a_policy_whose_replay_was_handed_over_goes_on_with_that(tmp_path):
+    write_launched(tmp_path, a=0)
+    handover = handover_folder(learner_folder(tmp_path, "a"), "replay-1")
+    checkpoint.write(handover, 20, {}, {"replay-1": told("a handed over")})
+    with switched(tmp_path, "train", "in_process"):
+        found = checkpoint.read_latest(tmp_path / "checkpoints")
+    assert [(found.path / f"replay-{name}" / "told").read_text() for name in "ba"] == ["b at 21", "a handed over"]
 
 
 def test_a_launched_run_of_which_a_replay_is_lost_does_not_change(tmp_path):

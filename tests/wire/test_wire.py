@@ -588,3 +588,13 @@ def test_the_last_answer_of_a_server_that_closes_is_read():
     assert client.receive(5.0) == (number, "last")
     serving.join()
     client.close()
+
+
+def test_a_process_has_a_client_for_each_of_many_environments(tmp_path, monkeypatch):
+    """Three of libzmq's sockets each, of which a context has 1,023 unless it is asked for more."""
+    context = zmq.Context()
+    monkeypatch.setattr(zmq.Context, "instance", lambda: context)
+    with contextlib.closing(Echo(f"ipc://{tmp_path}/server")) as echo, contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(contextlib.closing(Client(echo.address))) for _ in range(400)]
+        assert clients[-1].ask("here", LONG) == "here"
+    context.term()

@@ -347,7 +347,8 @@ def prepare_launch(experiment: ExperimentConfig, resume: bool, config: dict[str,
 def check_saved(status: dict[str, Any]) -> None:
     """Raises ProgramError where the learner could not write the last checkpoint as it stopped."""
     for node in status["nodes"].values():
-        if node["role"] == "learner" and node["state"] == "failed":
+        # One that had died is killed, or not started, where the program stops before it is ready again.
+        if node["role"] == "learner" and (node["state"] == "failed" or node["unsaved"]):
             raise ProgramError(f"The run has stopped, and its last checkpoint was not written: {node['last_error']}")
 
 

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Iterable
+from typing import Any
 
 from agentkit import checkpoint
 from agentkit.checkpoint import Checkpoint
 from agentkit.errors import CheckpointError
 from agentkit.experiment.runs.config_json import LEARNERS, read_record
+
+HANDOVER = "replay_handover"
+"""Folder beside ``checkpoints``: what a replay node held that was stopped, where no checkpoint has it."""
 
 
 def learner_folder(run: str | pathlib.Path, learner_id: str) -> pathlib.Path:
@@ -24,6 +28,27 @@ def learner_folder(run: str | pathlib.Path, learner_id: str) -> pathlib.Path:
 def pools_folder(run: str | pathlib.Path) -> pathlib.Path:
     """Returns the folder in which the pools of opponents are kept."""
     return pathlib.Path(run) / "opponents"
+
+
+def read_pools(run: str | pathlib.Path, num_steps: int | None = None) -> dict[str, Any] | None:
+    """Returns the state of the pools of opponents in their folder; None where there is none.
+
+    Args:
+        run: the run folder.
+        num_steps: leaves out parameters that were kept after so many steps: learners of a program that was killed go
+            back to their checkpoints, while pools are saved as they change. None leaves out nothing.
+
+    Raises:
+        CheckpointError: it is damaged.
+    """
+    found = checkpoint.read_latest(pools_folder(run))
+    if found is None or num_steps is None:
+        return None if found is None else found.state
+    kept = {
+        policy_id: {step: each for step, each in pool.items() if int(step) <= num_steps}
+        for policy_id, pool in found.state["pools"].items()
+    }
+    return {**found.state, "pools": kept}
 
 
 def frozen_file(run: str | pathlib.Path, policy_id: str) -> pathlib.Path:
@@ -65,6 +90,40 @@ def newest_of_each(run: str | pathlib.Path, learner_ids: Iterable[str]) -> dict[
             "while it saved for the first time: start a new one."
         )
     return saved
+
+
+def handover_folder(folder: str | pathlib.Path, contents: str) -> pathlib.Path:
+    """Returns where a replay node leaves what it holds, if it is stopped and no checkpoint will have it.
+
+    Args:
+        folder: of the run, or of one of several learners.
+        contents: see `contents_name`.
+    """
+    return pathlib.Path(folder) / (HANDOVER if contents == "replay" else f"{HANDOVER}-of-{contents}")
+
+
+def newest_contents(folder: str | pathlib.Path, contents: str, begins: bool = True) -> Checkpoint | None:
+    """Returns what to fill a replay from: the newest checkpoint with its contents, or what its last node handed over.
+
+    A checkpoint without contents (a learner wrote it that could not reach the server) is passed over.
+
+    Args:
+        folder: of the run, or of one of several learners.
+        contents: see `contents_name`.
+        begins: a program, or a run of one process, goes on from the newest checkpoint, and so with the contents of the
+            same moment where they are in it; a node that is started again within a program goes on with the newest.
+
+    Raises:
+        CheckpointError: every one is damaged.
+    """
+    checkpoints = pathlib.Path(folder) / "checkpoints"
+    if begins:
+        newest = checkpoint.read_latest(checkpoints)
+        if newest is None or (newest.path / contents).is_dir():
+            return newest
+    found = checkpoint.read_latest(checkpoints, holding=contents)
+    handover = checkpoint.read_latest(handover_folder(folder, contents))
+    return handover if found is None or (handover is not None and handover.step >= found.step) else found
 
 
 def contents_name(replay_node: str) -> str:

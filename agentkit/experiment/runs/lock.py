@@ -128,10 +128,7 @@ class RunFolder:
             RunFolderGoneError: it is not, or another one is in its place.
         """
         if self._look() != self._identity:
-            raise RunFolderGoneError(
-                f"The run folder {self._path} was moved or removed while the run trained, so the training ends and "
-                "what came after its last checkpoint is lost. Where it was moved, resume it there."
-            )
+            raise folder_gone(self._path)
 
     def _look(self) -> tuple[int, int] | None:
         if self._path is None:
@@ -140,6 +137,14 @@ class RunFolder:
             found = self._path.stat()
             return found.st_dev, found.st_ino
         return None
+
+
+def folder_gone(folder: pathlib.Path | None) -> RunFolderGoneError:
+    """Returns the error for a run folder that is not there any more."""
+    return RunFolderGoneError(
+        f"The run folder {folder} was moved or removed while the run trained, so the training ends and what came after "
+        "its last checkpoint is lost. Where it was moved, resume it there."
+    )
 
 
 def unwritable(folder: pathlib.Path, error: OSError) -> ConfigError:

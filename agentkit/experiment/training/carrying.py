@@ -18,12 +18,15 @@ from typing import Any
 from agentkit import checkpoint
 from agentkit.errors import CheckpointError
 from agentkit.experiment.runs.learner_folders import (
+    HANDOVER,
     all_learners,
     contents_name,
     learner_folder,
     learner_folders,
+    newest_contents,
     newest_of_each,
     pools_folder,
+    read_pools,
 )
 from agentkit.experiment.training.switched_state import as_launched
 from agentkit.files import refusing_unwritable
@@ -89,7 +92,7 @@ def _carry_to_one(directory: pathlib.Path, record: Mapping[str, Any]) -> None:
     states = newest_of_each(directory, [folder.name for folder in learner_folders(directory)])
     if not states:
         return
-    found = {name: _newest_contents(learner_folder(directory, name) / "checkpoints") for name in states}
+    found = {name: _newest_contents(learner_folder(directory, name)) for name in states}
     if lacking := [policy_id for policy_id, each in found.items() if each is None]:
         raise CheckpointError(
             f"{directory}: no checkpoint of {', '.join(lacking)} has the contents of replay, which the launched run "
@@ -106,16 +109,16 @@ def _carry_to_one(directory: pathlib.Path, record: Mapping[str, Any]) -> None:
         "mid_episode": False,
         "learner": {policy_id: states[policy_id].state["learner"] for _, policy_id in saved},
     }
-    if (pools := checkpoint.read_latest(pools_folder(directory))) is not None:
-        state["self_play"] = pools.state
+    if (pools := read_pools(directory, newest.step)) is not None:
+        state["self_play"] = pools
     contents = {f"replay-{name}": functools.partial(_link_all, path) for path, name in saved}
     checkpoint.write(directory / "checkpoints", newest.step, state, contents)
 
 
 def _newest_contents(folder: pathlib.Path) -> pathlib.Path | None:
     """Returns the newest contents of a learner's replay, of which it has one; None where it has none."""
-    names = {path.name for path in folder.glob("step_*/replay*")}
-    read = [(found, name) for name in names if (found := checkpoint.read_latest(folder, holding=name))]
+    kept = [*folder.glob("checkpoints/step_*/replay*"), *folder.glob(f"{HANDOVER}*/step_*/replay*")]
+    read = [(found, name) for name in {path.name for path in kept} if (found := newest_contents(folder, name))]
     return max(((found.step, found.path / name) for found, name in read), default=(0, None))[1]
 
 

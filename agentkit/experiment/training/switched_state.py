@@ -14,6 +14,7 @@ import numpy as np
 from agentkit import checkpoint
 from agentkit.callbacks.base import has
 from agentkit.errors import CheckpointError
+from agentkit.experiment.runs.learner_folders import newest_contents
 from agentkit.experiment.training.hooks import Hooks
 
 
@@ -81,7 +82,7 @@ def as_of_one_process(
 ) -> tuple[checkpoint.Checkpoint | None, Start]:
     """Returns a checkpoint as that of one process, and what an actor begins with that has no state in it.
 
-    A launched run's has none; its path is then that of the newest checkpoint with replay's contents. That of several
+    A launched run's has none; its path is then that of the newest contents of replay. That of several
     agents is one that `carrying.carry` wrote, with the contents of all replays.
 
     Args:
@@ -96,7 +97,7 @@ def as_of_one_process(
     if found is None or directory is None or not found.state.get("launched"):
         return found, Start(seed, 0)
     of_several = "policies" in found.state.get("experiment", {})
-    contents = found if of_several else checkpoint.read_latest(directory / "checkpoints", holding="replay")
+    contents = found if of_several else newest_contents(directory, "replay")
     if contents is None:
         raise CheckpointError(
             f"No checkpoint in {directory} has the contents of replay, which the launched run was cut off from. Go on "

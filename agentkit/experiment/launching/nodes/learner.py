@@ -24,10 +24,10 @@ from agentkit.experiment.launching.sharing.common import (
     contents_seconds,
     count_dropped,
     find_spec,
-    keep_learner_apart,
     log,
     newest_checkpoint,
     num_items,
+    open_run_folder,
     resume_step,
 )
 from agentkit.experiment.launching.sharing.exploring import save_explored
@@ -67,12 +67,10 @@ def learner_node(
         learner_id: of several learners, its name, such as the policy that it learns; it saves in a folder of its own.
         learned_share: of several agents' actions, the share that it learns from, on average.
     """
-    label = "learner"
     if learner_id is None:
         _check_is_the_first(context)
-    else:
-        keep_learner_apart(context, learner_id)
-        label = f"learner-{learner_id}"
+    label = "learner" if learner_id is None else f"learner-{learner_id}"
+    folder = open_run_folder(context, learner_id)
     refuse_prior_data(experiment)
     devices = learner_devices(experiment.devices)
     spec = spec or find_spec(experiment)
@@ -100,7 +98,7 @@ def learner_node(
             on_nan=experiment.on_nan,
         )
         stack.enter_context(contextlib.closing(learner))
-        saver = _Saver(context, experiment, learner, data, hooks)
+        saver = _Saver(context, folder, experiment, learner, data, hooks)
         if not saver.restore():
             _begin(learner, experiment, parts)
         publisher.open()
@@ -197,13 +195,14 @@ class _Saver:
     def __init__(
         self,
         context: NodeContext,
+        folder: RunFolder,
         experiment: ExperimentConfig,
         learner: Learner | OwnLearner,
         data: ServerData | ShardedData,
         hooks: Hooks,
     ):
         self._context = context
-        self._folder = RunFolder(context.run_directory)
+        self._folder = folder
         self._hooks = hooks
         self._experiment = experiment
         self._learner = learner
@@ -212,6 +211,7 @@ class _Saver:
         self._next = self._period or sys.maxsize
         self._failures = 0
         self._explored: dict[str, int] = {}
+        self._counted: tuple[dict[str, int], dict[str, Any]] = {}, {}
         self._states: dict[str, Any] = {}
 
     def restore(self) -> bool:
@@ -223,6 +223,7 @@ class _Saver:
             except CheckpointError as error:
                 raise ResumeError(str(error)) from error
             state = as_launched(found.state)
+            self._counted = dict(state["totals"]), dict(state.get("counted", {}))
             self._explored = dict(state.get("explored", {}))
             self._states = dict(state.get("callbacks", {}))
             self._next = (found.step // self._period + 1) * self._period if self._period else sys.maxsize
@@ -242,7 +243,10 @@ class _Saver:
             log(self._context, f"{error}")
 
     def save(self) -> None:
-        """Writes a checkpoint where there is a run folder; without replay's contents if its server is away."""
+        """Writes a checkpoint where there is a run folder; without replay's contents if its server is away.
+
+        Nothing, where another process has taken the learner's name over.
+        """
         directory = self._context.run_directory
         if directory is None:
             return
@@ -250,6 +254,9 @@ class _Saver:
         with contextlib.suppress(RunStoreError):
             self._context.sync()
             keep_states(self._context, self._hooks)
+        if self._context.replaced:  # The folder is the other's, whose state is the newer one.
+            log(self._context, "Saves no checkpoint: another process is this learner now.")
+            return
         self._explored = save_explored(self._context, self._explored)
         self._states = save_states(self._context, self._states)
         totals, counted = self._counts()
@@ -276,8 +283,13 @@ class _Saver:
         self._hooks.emit("on_checkpoint", path)
 
     def _counts(self) -> tuple[dict[str, int], dict[str, Any]]:
-        """Returns the totals, and who counted what of them; as of the last heartbeat where the run store is away."""
+        """Returns the totals, and who counted what of them.
+
+        Where the run store is away, as of the last save if nodes have joined by themselves: they may outlive the store,
+        and what they have counted since then they tell it again. Else as of the last heartbeat.
+        """
         with contextlib.suppress(RunStoreError):
             found = self._context.store.save_counts()
-            return found["totals"], found["counted"]
-        return dict(self._context.totals()), {}
+            self._counted = found["totals"], found["counted"]
+            return self._counted
+        return self._counted if self._counted[1] else (dict(self._context.totals()), {})

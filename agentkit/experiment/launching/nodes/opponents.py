@@ -28,6 +28,7 @@ from agentkit.experiment.launching.sharing.common import (
     STATUS_SECONDS,
     listen_at,
     log,
+    newest_step,
     watch_steps,
 )
 from agentkit.experiment.launching.sharing.transports import make_client
@@ -37,7 +38,7 @@ from agentkit.experiment.multi_agent.players import Trained
 from agentkit.experiment.multi_agent.pools import Pools
 from agentkit.experiment.multi_agent.self_play import Seat
 from agentkit.experiment.policies.restore_policy import read_params
-from agentkit.experiment.runs.learner_folders import pools_folder
+from agentkit.experiment.runs.learner_folders import pools_folder, read_pools
 from agentkit.types import AgentId, Nest
 from agentkit.variables import VariableClient
 from agentkit.wire import Client, Request, Server, WireClosedError, WireTimeoutError, keys_at, reachable_address
@@ -74,8 +75,7 @@ def opponents_node(
     trained, _ = make_policies(config, agent_specs)
     pools = Pools(config.opponents, config.seed, trained)
     folder = None if context.run_directory is None else pools_folder(context.run_directory)
-    if folder is not None and (found := checkpoint.read_latest(folder)) is not None:
-        pools.restore(found.state, trained)
+    _restore(context, pools, trained)
     clients = {each.policy_id: make_client(context, learners[each.policy_id]) for each in trained}
     with contextlib.ExitStack() as stack:
         where = listen_at(context, stack, listen, context.store.status()["values"].get(f"port/{context.name}"))
@@ -98,6 +98,14 @@ def opponents_node(
                 shown = time.monotonic()
                 context.gauge(games=answers.num_games, kept=len(pools.by_policy[trained[0].policy_id]))
         _save(context, folder, pools)
+
+
+def _restore(context: NodeContext, pools: Pools, trained: Sequence[Trained]) -> None:
+    """Takes back what the run has kept; a program that begins, what is no later than its learners."""
+    if context.run_directory is not None:
+        last = newest_step(context.run_directory) if context.incarnation == 0 else None
+        if (state := read_pools(context.run_directory, last)) is not None:
+            pools.restore(state, trained)
 
 
 def _keep(pools: Pools, steps: int, clients: Mapping[str, VariableClient]) -> None:

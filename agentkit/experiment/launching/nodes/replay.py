@@ -24,21 +24,19 @@ from agentkit.experiment.launching.sharing.common import (
     STATUS_SECONDS,
     contents_seconds,
     find_spec,
-    keep_learner_apart,
     listen_at,
     log,
     newest_step,
     num_items,
+    open_run_folder,
 )
 from agentkit.experiment.multi_agent.config import MultiAgentConfig
-from agentkit.experiment.runs.learner_folders import contents_name
+from agentkit.experiment.runs.learner_folders import contents_name, handover_folder, newest_contents
+from agentkit.experiment.runs.lock import RunFolder
 from agentkit.experiment.runs.resume_checks import ResumeError
 from agentkit.replay import Replay, Table, reverb
 from agentkit.specs import EnvironmentSpec
 from agentkit.wire import keys_at, reachable_address
-
-HANDOVER = "replay_handover"
-"""Folder in the run's: what a replay node held that was stopped by itself."""
 
 _THIS_PROCESS = secrets.token_hex(8)
 
@@ -57,17 +55,16 @@ def replay_node(
         port: None finds a free one, and keeps it when the node is started again.
         learner_id: of several learners, the one that learns from it; see `learner_node`.
     """
-    if learner_id is not None:
-        keep_learner_apart(context, learner_id)
+    run_folder = open_run_folder(context, learner_id)
     spec = spec or find_spec(experiment)
     folder, contents = context.run_directory, contents_name(context.name)
-    if folder is not None and context.incarnation == 0:  # Of an earlier program: this one begins from a checkpoint.
-        shutil.rmtree(_handover(folder, contents), ignore_errors=True)
-    found = _newest_contents(folder, contents)
+    found = None if folder is None else newest_contents(folder, contents, begins=context.incarnation == 0)
+    if folder is not None and (found is None or found.path.parent != handover_folder(folder, contents)):
+        shutil.rmtree(handover_folder(folder, contents), ignore_errors=True)  # It is older, or of an earlier program.
     scratch = None if folder is None else folder / f".{context.name}"
     if scratch is not None:
         shutil.rmtree(scratch, ignore_errors=True)  # A server that was killed left its files there.
-        scratch.mkdir(parents=True, mode=0o700)
+        scratch.mkdir(mode=0o700)
     tables, port = experiment.agent.make_tables(spec), port or context.store.status()["values"].get(_port_key(context))
     with contextlib.ExitStack() as stack:
         if backend_of(experiment) == "reverb":
@@ -96,8 +93,8 @@ def replay_node(
                 if context.totals().get("steps", 0) >= goal:
                     context.request_stop(f"reached {goal:,} steps")
         with context.busy("saving or freeing replay", contents_seconds(num_items(context))):
-            if folder is not None and not _program_stops(context):  # Told to stop alone: nobody else will save this.
-                _hand_over(folder, contents, context.totals().get("steps", 0), replay)
+            if folder is not None:
+                _leave(context, run_folder, folder, replay)
             stack.close()
     if scratch is not None:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -206,11 +203,28 @@ def _restore(context: NodeContext, replay: Replay, directory: pathlib.Path) -> N
             raise ResumeError(str(error)) from error
 
 
+def _leave(context: NodeContext, run_folder: RunFolder, folder: pathlib.Path, replay: Replay) -> None:
+    """Hands over what the tables hold, unless the program stops and the learner has saved it.
+
+    It has not where this node alone is told to stop, nor where a signal ends both, and this one first.
+
+    Raises:
+        RunFolderGoneError: the run folder is not there any more.
+        CheckpointError: the disk refuses.
+    """
+    contents = contents_name(context.name)
+    if _program_stops(context) and _is_saved(context, folder, contents):
+        shutil.rmtree(handover_folder(folder, contents), ignore_errors=True)  # This one has begun with that.
+    else:
+        run_folder.check()
+        _hand_over(folder, contents, context.totals().get("steps", 0), replay)
+
+
 def _hand_over(folder: pathlib.Path, contents: str, step: int, replay: Replay, num_attempts: int = 3) -> None:
     """Saves what the tables hold; tries again, as a learner that saves at the same time takes the file away."""
     for attempt in range(num_attempts):
         try:
-            checkpoint.write(_handover(folder, contents), step, {}, {contents: replay.save}, max_to_keep=1)
+            checkpoint.write(handover_folder(folder, contents), step, {}, {contents: replay.save}, max_to_keep=1)
             return
         except CheckpointError:
             if attempt == num_attempts - 1:
@@ -218,20 +232,9 @@ def _hand_over(folder: pathlib.Path, contents: str, step: int, replay: Replay, n
             time.sleep(0.5)
 
 
-def _handover(folder: pathlib.Path, contents: str) -> pathlib.Path:
-    return folder / (HANDOVER if contents == "replay" else f"{HANDOVER}-of-{contents}")
-
-
-def _newest_contents(folder: pathlib.Path | None, contents: str) -> checkpoint.Checkpoint | None:
-    """Returns what to fill the tables from: the newest checkpoint, or what a replay node left when it was stopped.
-
-    A checkpoint without contents (a learner wrote it that could not reach the server) is passed over.
-    """
-    if folder is None:
-        return None
-    found = checkpoint.read_latest(folder / "checkpoints", holding=contents)
-    handover = checkpoint.read_latest(_handover(folder, contents))
-    return handover if found is None or (handover is not None and handover.step >= found.step) else found
+def _is_saved(context: NodeContext, folder: pathlib.Path, contents: str) -> bool:
+    """Returns whether a checkpoint has the contents of all steps that were taken."""
+    return max(checkpoint.steps(folder / "checkpoints", contents), default=-1) >= context.totals().get("steps", 0)
 
 
 def _program_stops(context: NodeContext) -> bool:

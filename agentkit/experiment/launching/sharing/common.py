@@ -19,6 +19,7 @@ from agentkit.experiment.checks.step_watch import StepTimeoutError, StepWatch, e
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.config.run_config import RunConfig
 from agentkit.experiment.runs.learner_folders import learner_folder, learner_folders
+from agentkit.experiment.runs.lock import RunFolder, folder_gone
 from agentkit.scratch import named_scratch
 from agentkit.specs import EnvironmentSpec, make_environment_spec
 from agentkit.wire import listen_address, private_address
@@ -105,11 +106,22 @@ def listen_at(
     return found
 
 
-def keep_learner_apart(context: NodeContext, learner_id: str) -> None:
-    """Gives a node, one of several learners or its replay, that learner's part of the run folder."""
-    if context.run_directory is not None:
-        context.run_directory = learner_folder(context.run_directory, learner_id)
-        context.run_directory.mkdir(parents=True, exist_ok=True)
+def open_run_folder(context: NodeContext, learner_id: str | None = None) -> RunFolder:
+    """Returns the run folder of a learner, or of its replay, before anything is made in it.
+
+    One of several learners gets its part of the folder, and the context has that from here on.
+
+    Raises:
+        RunFolderGoneError: a node that is started again finds no folder, and would begin anew in one of the old name.
+    """
+    folder = context.run_directory
+    if folder is not None:
+        if not folder.is_dir() and (context.incarnation > 0 or _was_here(context)):
+            raise folder_gone(folder)
+        if learner_id is not None:
+            context.run_directory = folder = learner_folder(folder, learner_id)
+        folder.mkdir(parents=True, exist_ok=True)  # There is none yet where the disk is not shared.
+    return RunFolder(folder)
 
 
 def newest_checkpoint(directory: pathlib.Path | None) -> checkpoint.Checkpoint | None:
@@ -131,9 +143,12 @@ def resume_step(context: NodeContext) -> int:
     The run went back when its run store was started, and with it each node's first process. Incarnations do not tell
     that: of a node that joins by itself, and of one that `scale` adds again, each is number 0.
     """
+    return _ALL_STEPS if _was_here(context) else newest_step(context.run_directory)
+
+
+def _was_here(context: NodeContext) -> bool:
     values = context.store.status()["values"]
-    was_here = any(f"{kind}/{context.name}" in values for kind in ("endpoint", "left"))
-    return _ALL_STEPS if was_here else newest_step(context.run_directory)
+    return any(f"{kind}/{context.name}" in values for kind in ("endpoint", "left"))
 
 
 def is_here(node: Mapping[str, Any]) -> bool:

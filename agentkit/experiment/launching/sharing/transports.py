@@ -109,7 +109,13 @@ def make_publisher(
     if listen != "lo":
         key = f"port/{context.name}"  # The same after a restart, for readers that are connected.
         port = context.store.status()["values"].get(key)
-        parts.append(ServedPublisher(context.store.run_id, listen_address(listen, port)))
+        try:
+            served = ServedPublisher(context.store.run_id, listen_address(listen, port))
+        except ConfigError:
+            if port is None:
+                raise
+            served = ServedPublisher(context.store.run_id, listen_address(listen))  # Readers ask the store for it.
+        parts.append(served)
         context.store.put(key, int(parts[-1].address.rpartition(":")[2]))
         endpoint["served"] = reachable_address(parts[-1].address, listen)
     return TransportPublisher(parts, endpoint, publish_seconds)
