@@ -7,6 +7,7 @@ name in this folder.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import math
 import os
@@ -30,6 +31,8 @@ MOST_JSON = 16 * 2**20
 """Bytes of a file of settings: agentkit's own have some thousands."""
 MOST_TEXT = 2**30
 """Bytes of a log."""
+_MOST_LINE = 2**24
+"""Characters of a line: one of a log has some hundreds."""
 _MOST_ARRAYS, _MOST_RATIO = 2**30, 100
 
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # Windows has none of these, and opens in text mode.
@@ -76,6 +79,24 @@ def read_text(path: str | os.PathLike[str], most: int = MOST_TEXT) -> str:
     """Returns the text of a regular file; see `open_to_read`."""
     with open_to_read(path, most) as file:
         return file.read().decode("utf-8")
+
+
+def read_lines(path: str | os.PathLike[str], most: int | None = None) -> Iterator[str]:
+    """Yields the lines of a regular file of text, in the memory of one; a last one without its newline is left out.
+
+    Args:
+        path: the file, or a link to it.
+        most: bytes that it may have; None for any number.
+
+    Raises:
+        ValueError: it is no text, or has a line of more characters than any log's.
+        OSError: see `open_to_read`.
+    """
+    with open_to_read(path, most) as file, io.TextIOWrapper(file, "utf-8", newline="\n") as text:
+        while (line := text.readline(_MOST_LINE)).endswith("\n"):
+            yield line
+        if len(line) == _MOST_LINE:
+            raise ValueError(f"a line has more than {_MOST_LINE:,} characters")
 
 
 def read_json(path: str | os.PathLike[str], most: int = MOST_JSON) -> Any:
