@@ -190,7 +190,9 @@ def open_lock(path: str | os.PathLike[str]) -> IO[str]:
 def lock(file: IO[str], wait: bool) -> None:
     """Locks a file of `open_lock` for this process until it is closed; on Windows nobody is kept out.
 
-    The lock is the system's (`fcntl.lockf`): it ends with its process, and a forked child does not keep it.
+    The lock is the system's (`fcntl.lockf`): it ends with its process, and a forked child does not keep it. It ends,
+    too, where anything in this process opens the same file and closes it, such as `shutil.copytree` of its folder.
+    (Linux's locks of open files do not; but a child that the process forks would keep those, and outlive it.)
 
     Raises:
         OSError: another process holds it, and this one does not wait; or the file system has no locks.
