@@ -377,6 +377,7 @@ def _discard(path: pathlib.Path) -> None:
     """Deletes a checkpoint so that a kill in the middle leaves none that looks complete."""
     trash = path.with_name(f".trash-{os.getpid()}-{path.name}")
     os.rename(path, trash)
+    _seen_whole.pop(path, None)
     shutil.rmtree(trash, ignore_errors=True)
 
 

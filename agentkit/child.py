@@ -18,6 +18,7 @@ ECHO_SECONDS = 0.5
 and its group, and a shell's trap what the scheduler signals, too."""
 
 _used_by: int | None = None  # The process that has used JAX first, among those that this one was forked from.
+_dying: int | None = None  # The process that has called `die_with`; a fork of it has not.
 
 
 def whom_to_die_with() -> int:
@@ -45,6 +46,13 @@ def die_with(parent: int) -> None:
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
     if os.getppid() != parent:  # It died before the line above.
         os._exit(1)
+    global _dying
+    _dying = os.getpid()
+
+
+def dies_with_parent() -> bool:
+    """Returns whether this process has called `die_with`."""
+    return _dying == os.getpid()
 
 
 @contextlib.contextmanager

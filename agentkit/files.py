@@ -7,6 +7,7 @@ name in this folder.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import math
 import os
@@ -30,6 +31,8 @@ MOST_JSON = 16 * 2**20
 """Bytes of a file of settings: agentkit's own have some thousands."""
 MOST_TEXT = 2**30
 """Bytes of a log."""
+_MOST_LINE = 2**24
+"""Characters of a line: one of a log has some hundreds."""
 _MOST_ARRAYS, _MOST_RATIO = 2**30, 100
 
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # Windows has none of these, and opens in text mode.
@@ -76,6 +79,24 @@ def read_text(path: str | os.PathLike[str], most: int = MOST_TEXT) -> str:
     """Returns the text of a regular file; see `open_to_read`."""
     with open_to_read(path, most) as file:
         return file.read().decode("utf-8")
+
+
+def read_lines(path: str | os.PathLike[str], most: int | None = None) -> Iterator[str]:
+    """Yields the lines of a regular file of text, in the memory of one; a last one without its newline is left out.
+
+    Args:
+        path: the file, or a link to it.
+        most: bytes that it may have; None for any number.
+
+    Raises:
+        ValueError: it is no text, or has a line of more characters than any log's.
+        OSError: see `open_to_read`.
+    """
+    with open_to_read(path, most) as file, io.TextIOWrapper(file, "utf-8", newline="\n") as text:
+        while (line := text.readline(_MOST_LINE)).endswith("\n"):
+            yield line
+        if len(line) == _MOST_LINE:
+            raise ValueError(f"a line has more than {_MOST_LINE:,} characters")
 
 
 def read_json(path: str | os.PathLike[str], most: int = MOST_JSON) -> Any:
@@ -169,7 +190,9 @@ def open_lock(path: str | os.PathLike[str]) -> IO[str]:
 def lock(file: IO[str], wait: bool) -> None:
     """Locks a file of `open_lock` for this process until it is closed; on Windows nobody is kept out.
 
-    The lock is the system's (`fcntl.lockf`): it ends with its process, and a forked child does not keep it.
+    The lock is the system's (`fcntl.lockf`): it ends with its process, and a forked child does not keep it. It ends,
+    too, where anything in this process opens the same file and closes it, such as `shutil.copytree` of its folder.
+    (Linux's locks of open files do not; but a child that the process forks would keep those, and outlive it.)
 
     Raises:
         OSError: another process holds it, and this one does not wait; or the file system has no locks.

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, final
 
 from agentkit.errors import ConfigError
-from agentkit.files import open_to_append, read_text
+from agentkit.files import MOST_TEXT, open_to_append, read_lines
 from agentkit.loggers.base import Logger, to_numbers
-from agentkit.loggers.csv import append_line, replace_file
+from agentkit.loggers.csv import append_line, replacing
 
 
 @final
@@ -40,8 +40,8 @@ class JsonLinesLogger(Logger):
                 raise ConfigError(
                     f"The log {self._path} exists already. Pass resume_step to continue it, or choose another folder."
                 )
-            rows = read_jsonl(self._path)
-            replace_file(self._path, b"".join(_line(row) for row in rows if _step(row, step_key) <= resume_step))
+            with replacing(self._path) as file:
+                file.writelines(_line(row) for row in _rows(self._path) if _step(row, step_key) <= resume_step)
         self._file: BinaryIO | None = open_to_append(self._path)
 
     def write(self, values: Mapping[str, Any]) -> None:
@@ -55,7 +55,7 @@ class JsonLinesLogger(Logger):
         if self._file is None:
             raise ValueError(f"The log {self._path} is closed.")
         row = {name: value for name, value in to_numbers(values).items() if value is not None}
-        append_line(self._file, _line(row))
+        append_line(self._file, _line(row).encode())
 
     def close(self) -> None:
         """Closes the file."""
@@ -70,19 +70,24 @@ def read_jsonl(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     Raises:
         ConfigError: a line is no JSON object.
     """
+    return list(_rows(path, MOST_TEXT))
+
+
+def _rows(path: str | os.PathLike[str], most: int | None = None) -> Iterator[dict[str, Any]]:
+    """Yields the complete rows of a log, in the memory of one."""
     try:
-        text = read_text(path)
-        rows = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
-        if not all(isinstance(row, dict) for row in rows):
-            raise ValueError("expected an object on each line")
+        for line in read_lines(path, most):
+            row = json.loads(line)
+            if not isinstance(row, dict):
+                raise ValueError("expected an object on each line")
+            yield row
     except ValueError as error:
         raise ConfigError(f"The log {path} is damaged: {error}. Mend it, or move it away.") from error
-    return rows
 
 
-def _line(row: Mapping[str, Any]) -> bytes:
+def _line(row: Mapping[str, Any]) -> str:
     plain = {name: value if value is not None and math.isfinite(value) else None for name, value in row.items()}
-    return (json.dumps(plain) + "\n").encode()
+    return json.dumps(plain) + "\n"
 
 
 def _step(row: Mapping[str, Any], step_key: str) -> float:

@@ -319,8 +319,10 @@ class Client:
     def close(self) -> None:
         """Disconnects; who waits gets `WireClosedError`. May be called twice."""
         self._closed = True
+        if self._pid != os.getpid():
+            return  # All is the parent's; a thread of it may have held the lock at the fork, which nobody here frees.
         with self._lock:
-            if self._pid == os.getpid() and not self._socket.closed:
+            if not self._socket.closed:
                 self._socket.disable_monitor()
                 self._monitor.close(linger=0)
                 self._socket.close(linger=0)

@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Iterable
 from typing import Any
 
-from agentkit.loggers.csv import replace_file
+from agentkit.loggers.csv import replacing
 from agentkit.loggers.jsonl import read_jsonl
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -142,7 +142,8 @@ def append(path: pathlib.Path, line: str) -> None:
     """
     before = path.read_bytes() if path.exists() else b""
     try:
-        replace_file(path, before[: before.rfind(b"\n") + 1] + line.encode())
+        with replacing(path) as file:
+            file.write(before[: before.rfind(b"\n") + 1].decode() + line)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
 

@@ -84,7 +84,10 @@ def test_it_goes_on_in_one_process_and_launched_again(run, tmp_path):
     for (steps,) in (state.values() for state in explored.values()):
         assert steps.tolist()[0] == found[-1].step, "each agent acts once a step"
     how = {"engine": "threads", "num_actors": 1, "num_evaluators": 0}
+    lost = folder / "logs" / "train-1.csv"  # Of an actor of a killed program, which this one has no more.
+    lost.write_text(f"steps\n1\n{10**6}\n")
     agentkit.resume_launch(folder, replay="served", num_steps=found[-1].step + 20, **how)
+    assert lost.read_text() == "steps\n1\n"
     found.append(find_policies(folder, "newest"))
     assert not (folder / "checkpoints").exists()
     for policy in BOTH:

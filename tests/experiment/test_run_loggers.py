@@ -2,6 +2,7 @@
 
 import sys
 import textwrap
+import tracemalloc
 import warnings
 from typing import ClassVar
 
@@ -95,6 +96,20 @@ def test_a_resumed_run_goes_on_in_its_logs_and_with_its_seconds(tmp_path, monkey
     assert [line["steps"] for line in read_jsonl(folder / "logs" / "evaluation.jsonl")] == [30, 60, 90]
     after = [float(row["seconds"]) for row in read_csv(folder / "logs" / "train.csv")[1]]
     assert after[: len(seconds)] == seconds and after == sorted(after) and len(after) == 10
+
+
+def test_a_long_log_goes_on_with_its_seconds_without_being_held_in_memory(tmp_path):
+    path, settings = tmp_path / "logs" / "train-1.csv", experiment(tmp_path)
+    path.parent.mkdir()
+    path.write_text("steps,seconds\n" + "".join(f"{step},{step / 10}\n" for step in range(20_000)))
+    make_logger(settings, "another", 0).close()  # What is made once is not counted.
+    tracemalloc.start()
+    with make_logger(settings, "train-1", 15_000) as logger:
+        assert tracemalloc.get_traced_memory()[1] < 400_000  # As dicts the rows have millions.
+        tracemalloc.stop()
+        logger.write({"steps": 15_001})
+    *_, before, after = read_csv(path)[1]
+    assert before == {"steps": "15000", "seconds": "1500.0"} and 1_500 <= float(after["seconds"]) < 1_600
 
 
 def test_a_logger_that_cannot_be_had_again_is_told_and_only_where_it_is_needed(tmp_path, monkeypatch):

@@ -1,10 +1,12 @@
 """Which signal asks a training to stop, and which one stops it at once."""
 
+import os
 import signal
 import threading
 
 import pytest
 
+from agentkit import child
 from agentkit.experiment.training import signals
 from agentkit.experiment.training.signals import StopOnSignal
 
@@ -50,3 +52,14 @@ def test_a_closed_terminals_echo_is_the_one_that_it_may_send(monkeypatch):
         assert not any(map(stops_at_once, (signal.SIGHUP, signal.SIGTERM)))  # At once, within the real ECHO_SECONDS.
         monkeypatch.setattr(signals, "ECHO_SECONDS", 0.0)  # As if as much time had passed.
         assert stops_at_once(signal.SIGTERM)
+
+
+def test_a_job_saves_though_its_parent_passes_the_signal_on_that_it_had_itself(monkeypatch):
+    """As systemd and Slurm signal all processes of a service."""
+    monkeypatch.setattr(signals, "ECHO_SECONDS", 0.0)
+    monkeypatch.setattr(child, "_dying", None)
+    monkeypatch.setattr(child.ctypes, "CDLL", lambda name: None)  # This process goes on without the one before it.
+    child.die_with(os.getppid())
+    with StopOnSignal() as stop:
+        assert not any(map(stops_at_once, (signal.SIGTERM, signal.SIGTERM, signal.SIGINT)))
+        assert stop.requested

@@ -9,6 +9,8 @@ from agentkit import checkpoint
 from agentkit.agents import dqn
 from agentkit.callbacks import stop_when_flat
 from agentkit.errors import CheckpointError, ConfigError
+from agentkit.experiment.launching import run as launching
+from agentkit.experiment.launching.program import LaunchConfig
 from agentkit.experiment.runs.config_json import write_config
 from agentkit.experiment.runs.learner_folders import handover_folder
 from agentkit.experiment.runs.lock import run_lock
@@ -81,6 +83,25 @@ def test_a_run_goes_on_launched_and_then_in_one_process_again(tmp_path, monkeypa
     assert steps == sorted(steps) and steps[0] < 400 < 800 < steps[-1]
     agentkit.resume(tmp_path, num_steps=1_220)  # It is an ordinary run again.
     assert checkpoint.read_latest(tmp_path / "checkpoints").state["explored"] == launched.state["explored"]
+
+
+def test_a_program_of_fewer_nodes_drops_the_lost_rows_of_those_that_it_has_no_more(tmp_path, monkeypatch):
+    """Killed at 1,000 steps with two actors and an evaluator, it goes on from 800 with one actor."""
+    for name in ("train-1", "evaluation"):
+        with CsvLogger(tmp_path / "logs" / f"{name}.csv") as logger:
+            for steps in (790, 900, 1_000):
+                logger.write({"steps": steps})
+    found = checkpoint.Checkpoint(800, tmp_path / "checkpoints" / "step_000000000800", {"launched": True})
+
+    def steps(*args):
+        logs = (read_csv(tmp_path / "logs" / f"{name}.csv")[1] for name in ("train-1", "evaluation"))
+        return [[row["steps"] for row in rows] for rows in logs]
+
+    for name, known in (("find_spec", None), ("check_fit", None), ("prepare_launch", found), ("make_program", None)):
+        monkeypatch.setattr(launching, name, lambda *args, known=known, **kwargs: known)
+    monkeypatch.setattr(launching, "Policies", lambda *args: None)
+    monkeypatch.setattr(launching, "_supervise", steps)
+    assert launching._launch(plan(tmp_path), LaunchConfig(num_actors=1), True, None) == [["790"], ["790"]]
 
 
 def test_an_actor_after_a_switch_plays_other_episodes(tmp_path):

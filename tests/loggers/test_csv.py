@@ -2,6 +2,7 @@ import errno
 import math
 import subprocess
 import sys
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -48,6 +49,46 @@ def test_resume_at_step_zero_keeps_step_zero_only(tmp_path):
     _write(path, [{"steps": 0}, {"steps": 1}])
     _write(path, [], resume_step=0)
     assert read_csv(path)[1] == [{"steps": "0"}]
+
+
+@pytest.mark.parametrize("row", [{}, {"steps": 15_000, "new": 1}])
+def test_a_long_log_goes_on_without_being_held_in_memory(tmp_path, row):
+    """Of a run of weeks it has gigabytes, and an actor that is started again has minutes."""
+    path = tmp_path / "a.csv"
+    path.write_text("steps,x\n" + "".join(f"{step},{step * step}\n" for step in range(20_000)))
+    logger = CsvLogger(path, resume_step=15_000)
+    tracemalloc.start()
+    try:
+        if row:
+            logger.write(row)
+        else:
+            CsvLogger(path, resume_step=14_000).close()
+        assert tracemalloc.get_traced_memory()[1] < 300_000  # The text has 300,000, as lists or dicts millions.
+    finally:
+        tracemalloc.stop()
+        logger.close()
+    columns, rows = read_csv(path)
+    assert columns == ["steps", "x", *(["new"] if row else [])] and len(rows) == (15_002 if row else 14_001)
+
+
+def test_names_with_newlines_and_quotes_stay_over_a_resume(tmp_path):
+    path = tmp_path / "a.csv"
+    names = ["two\nlines", 'a "quoted" one', "a, comma", "\u2028"]
+    _write(path, [{"steps": 1, **dict.fromkeys(names, 2)}, {"steps": 2}])
+    path.write_text(path.read_text() + '"3","4",5,6,7\n')  # A spreadsheet may quote all.
+    _write(path, [{"steps": 4, "new": 0}], resume_step=3)
+    columns, rows = read_csv(path)
+    assert columns == ["steps", *names, "new"] and [row["steps"] for row in rows] == ["1", "2", "3", "4"]
+    assert rows[2]["two\nlines"] == "4" and rows[0]["new"] == ""
+
+
+@pytest.mark.parametrize("text", [b"steps,x\nabc,1\n", b"steps,x\n1,\xff\n", b"steps\n" + b"1" * (2**24 + 1)])
+def test_a_damaged_log_is_told_and_stays(tmp_path, text):
+    path = tmp_path / "a.csv"
+    path.write_bytes(text)
+    with pytest.raises(ConfigError, match=r"log .*a\.csv is damaged: .*\. Mend it"):
+        CsvLogger(path, resume_step=3)
+    assert path.read_bytes() == text and list(tmp_path.iterdir()) == [path]
 
 
 def test_resume_of_a_log_that_was_never_written(tmp_path):

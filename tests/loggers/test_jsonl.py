@@ -1,6 +1,7 @@
 import json
 import math
 import os
+import tracemalloc
 
 import pytest
 
@@ -35,6 +36,18 @@ def test_a_resumed_log_forgets_what_comes_again_and_half_a_row(tmp_path):
     path.write_text("[1]\n")
     with pytest.raises(ConfigError, match="damaged"):
         JsonLinesLogger(path, resume_step=5)
+
+
+def test_a_long_log_goes_on_without_being_held_in_memory(tmp_path):
+    path = tmp_path / "train.jsonl"
+    path.write_text("".join(f'{{"steps": {step}, "x": 0.5}}\n' for step in range(20_000)))
+    tracemalloc.start()
+    try:
+        JsonLinesLogger(path, resume_step=5_000).close()
+        assert tracemalloc.get_traced_memory()[1] < 400_000  # The text has 500,000.
+    finally:
+        tracemalloc.stop()
+    assert len(read_jsonl(path)) == 5_001
 
 
 def test_a_full_disk_leaves_whole_rows(tmp_path, monkeypatch):

@@ -1,9 +1,11 @@
 """The wire between processes: what it carries, what it does about servers that go, and whom it keeps out."""
 
+import concurrent.futures
 import contextlib
 import itertools
 import multiprocessing
 import os
+import signal
 import socket
 import stat
 import struct
@@ -262,6 +264,20 @@ def test_a_child_makes_its_own_connection_after_a_fork(client, echo):
     assert ours.poll(LONG) and ours.recv() == "from a child"
     os.waitpid(child, 0)
     assert client.ask("after", LONG) == "after"
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_child_lets_go_of_a_connection_that_a_thread_of_its_parent_used_at_the_fork(client):
+    with concurrent.futures.ThreadPoolExecutor(1) as threads:
+        threads.submit(client._lock.acquire).result()
+        child = os.fork()
+        if child == 0:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(5)  # Ends it if it waits for a thread that it does not have.
+            client.close()  # As `__del__` does.
+            os._exit(0)
+        threads.submit(client._lock.release).result()
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_addresses_that_strangers_could_reach_are_refused(tmp_path):

@@ -30,6 +30,7 @@ from agentkit.experiment.multi_agent.parts import check_same_policies, keep_froz
 from agentkit.experiment.multi_agent.players import Player, Trained
 from agentkit.experiment.runs.config_json import check_run_directory, read_record, write_config
 from agentkit.experiment.runs.learner_folders import newest_of_each
+from agentkit.experiment.runs.logs import drop_later_rows
 from agentkit.experiment.runs.resume_checks import ResumeError, check_code, check_command, check_same_as, check_total
 from agentkit.experiment.training.carrying import drop_others
 
@@ -144,9 +145,12 @@ def prepare_multi_agent(
     check_code(config, directory)
     keep_frozen(config, players)
     write_config(config, directory, launch=dataclasses.asdict(launch))
-    if found:
-        drop_others(directory, "launch")  # Of a run in one process, which it was.
-    return max(found.values(), key=lambda each: each.step).state if found else None
+    if not found:
+        return None
+    drop_others(directory, "launch")  # Of a run in one process, which it was.
+    newest = max(found.values(), key=lambda each: each.step)
+    drop_later_rows(directory, newest.step)  # Also of nodes that this program has no more.
+    return newest.state
 
 
 def _find_saved(config: MultiAgentConfig, directory: pathlib.Path, trained: list[Trained]) -> dict[str, Checkpoint]:

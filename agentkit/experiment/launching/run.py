@@ -44,7 +44,7 @@ from agentkit.experiment.policies.result import Result
 from agentkit.experiment.runs.config_json import check_run_directory, read_config, read_record, write_config
 from agentkit.experiment.runs.lock import run_lock
 from agentkit.experiment.runs.loggers import check_for_processes, check_installed
-from agentkit.experiment.runs.logs import ProgramLog
+from agentkit.experiment.runs.logs import ProgramLog, drop_later_rows
 from agentkit.experiment.runs.resume_checks import (
     ResumeError,
     check_code,
@@ -138,6 +138,8 @@ def _launch(
     if not resume:
         experiment = find_initial_state(experiment, parts).experiment
     found = prepare_launch(experiment, resume, dataclasses.asdict(config))
+    if found is not None:
+        drop_later_rows(found.path.parents[1], found.step)  # Also of nodes that this program has no more.
     program = make_program(experiment, config, spec)
     state = None if found is None else found.state
     return _supervise(experiment, config, program, state, Policies(experiment, spec), on_status)

@@ -35,7 +35,8 @@ def run_lock(directory: str | os.PathLike[str] | None) -> Iterator[None]:
 
     The lock is the system's, on the file ``lock``: however its process ends, it is free then. Forked
     children do not keep it (see `files.lock`): an environment's helper that outlives a killed training
-    does not stand in the way of the next one.
+    does not stand in the way of the next one. Copy a folder in its own training without the file ``lock``:
+    the copying would free it.
 
     Raises:
         LockedError: another training holds it, here or in another process.

@@ -20,6 +20,7 @@ from agentkit.errors import ConfigError, missing_extra
 from agentkit.experiment.config.identity import MissingLogger
 from agentkit.experiment.config.run_config import RunConfig
 from agentkit.experiment.config.trust import check_logger_name
+from agentkit.loggers.csv import csv_rows
 
 _SERVICES: dict[str, Callable[[loggers.RunInfo], loggers.Logger]] = {
     "mlflow": loggers.MlflowLogger,
@@ -169,17 +170,19 @@ class RunLoggers:
         """Returns the seconds that a resumed run has taken up to where it goes on."""
         if self._resume_step is None or self._info.directory is None:
             return 0.0
-        path = self._info.directory / "logs" / f"{label}.csv"
+        path, found = self._info.directory / "logs" / f"{label}.csv", 0.0
         try:
-            rows = loggers.read_csv(path)[1]
-            seconds = [
-                float(row["seconds"])
-                for row in rows
-                if row.get("seconds") and float(row.get("steps") or -1) <= self._resume_step
-            ]
+            rows = csv_rows(path)
+            columns = next(rows, [])
+            if {"seconds", "steps"} <= set(columns):
+                step, second = columns.index("steps"), columns.index("seconds")
+                for row in rows:
+                    value = float(row[second] or 0.0)
+                    if found < value < math.inf and float(row[step] or -1.0) <= self._resume_step:
+                        found = value
         except (OSError, ValueError):  # No log yet, or a damaged one, which its own logger refuses.
             return 0.0
-        return max((value for value in seconds if math.isfinite(value)), default=0.0)
+        return found
 
 
 def make_logger(

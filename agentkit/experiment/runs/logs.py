@@ -87,7 +87,7 @@ def drop_later_rows(directory: pathlib.Path, step: int) -> None:
         step: that the run goes on from.
     """
     for path in (directory / "logs").glob("*"):
-        if re.fullmatch(r"(train|evaluation)-\d+|program", path.stem) and path.suffix in (".csv", ".jsonl"):
+        if re.fullmatch(r"train-\d+|evaluation(-\d+)?|program", path.stem) and path.suffix in (".csv", ".jsonl"):
             make = loggers.CsvLogger if path.suffix == ".csv" else loggers.JsonLinesLogger
             make(path, step).close()
 

@@ -9,7 +9,7 @@ import time
 from types import FrameType
 from typing import Any
 
-from agentkit.child import ECHO_SECONDS, set_by_signals
+from agentkit.child import ECHO_SECONDS, dies_with_parent, set_by_signals
 
 _HANG_UP = getattr(signal, "SIGHUP", None)  # Windows has none.
 _NUMBERS = [number for number in (signal.SIGINT, signal.SIGTERM, _HANG_UP) if number is not None]
@@ -23,6 +23,10 @@ class StopOnSignal:
 
     SIGHUP, of a closed terminal, comes from the shell and from the system, and then SIGTERM may follow: none of these
     counts as a second one. Where it is ignored (``nohup``), it stays ignored.
+
+    In a process that dies with its parent, a job of a sweep, what follows does nothing at any time: where all processes
+    of a service are signalled, the parent's own signal comes second, in the middle of saving. Who has no patience
+    stops the parent at once.
 
     In another thread than the main one it does nothing: Python delivers signals to the main thread.
 
@@ -54,6 +58,8 @@ class StopOnSignal:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.signalled and number != _HANG_UP:
+            if dies_with_parent():
+                return
             if time.monotonic() - self._heard_at < ECHO_SECONDS:
                 self._hung_up = False  # A closed terminal's own one: the next is somebody's.
                 return

@@ -107,7 +107,8 @@ def play_tournament(
 
     Args:
         run: the folder of a run of several agents.
-        num_episodes: of each pair, for each place; at least 1.
+        num_episodes: of each pair, for each place; at least 1. Without chance in the game or in a policy all of these
+            are copies of one game, which Elo takes for so many: let the game begin with `random_moves`.
         checkpoint: "newest", or a step.
         others: players by name: a `Frozen` policy of another run or a file; "random" plays always.
         imports: see `experiment.read_config`.
