@@ -23,7 +23,8 @@ def no_steps(key: Any) -> Array:
 
 def count_from(count: Array, num_steps: Any, num_envs: int) -> Array:
     """Returns the count of an actor whose `num_envs` environments have taken `num_steps` together."""
-    return jnp.stack([count[0] + num_steps, jnp.asarray(num_envs, jnp.int32)])
+    more = jnp.minimum(num_steps, MOST_STEPS - count[0])
+    return jnp.stack([count[0] + more, jnp.asarray(num_envs, jnp.int32)])
 
 
 def steps_taken(count: Array) -> Array:

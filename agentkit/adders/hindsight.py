@@ -33,7 +33,7 @@ class Hindsight:
     Attributes:
         compute_reward: ``(achieved [N, ...], desired [N, ...]) -> float [N]``, the environment's own. No wrapper
             touches what it returns: where one changes the steps' rewards (reward_scale, clip_reward, action_repeat),
-            it has to do the same. An adder compares the two in its first episode, and warns.
+            it has to do the same. An adder compares the two in its first episode that has rewards, and warns.
         compute_terminated: ``(achieved, desired) -> bool [N]``, whether the environment ends an episode there; None
             where goals end none.
         strategy: where the goals come from: "future", "final" or "episode"; see `HindsightAdder`.
@@ -117,6 +117,7 @@ class HindsightAdder(core.Adder):
         discount: float,
         hindsight: Hindsight,
         extras_spec: Nest = (),
+        compares_rewards: bool = True,
     ):
         """Makes a hindsight adder.
 
@@ -128,6 +129,8 @@ class HindsightAdder(core.Adder):
             discount: gamma, 0 to 1.
             hindsight: which other goals, and what they make of a step.
             extras_spec: nest of array specs of the extras given to `add`.
+            compares_rewards: whether it warns where rewards are not what `compute_reward` says; of the adders of many
+                environments one is enough.
 
         Raises:
             ConfigError: a setting is impossible.
@@ -142,6 +145,7 @@ class HindsightAdder(core.Adder):
         self._gamma = float(discount)
         self._hindsight = hindsight
         self._num_relabelled = hindsight.num_relabelled or 0
+        self._compares = compares_rewards
         self._extras_spec = extras_spec
         self._step_spec = _Step(layout.step, layout.inline.desired_goal, spec.rewards, spec.discounts)
         self._zero = specs.zeros(layout.step)
@@ -223,7 +227,7 @@ class HindsightAdder(core.Adder):
         flat = goals.reshape(length * k, *achieved.shape[1:])
         reached = np.repeat(achieved, k, axis=0)
         rewards = self._judge_goals(self._hindsight.compute_reward, "compute_reward", reached, flat).reshape(length, k)
-        if k and not self._num_episodes:
+        if k and self._compares:
             self._compare_rewards(achieved)
         discounts = np.repeat(self._gamma * np.array([s.discount for s in self._steps])[:, None], k, axis=1)
         if self._hindsight.compute_terminated is not None:
@@ -248,6 +252,7 @@ class HindsightAdder(core.Adder):
         own = self._judge_goals(self._hindsight.compute_reward, "compute_reward", achieved, desired).astype(float)
         rewards = np.array([step.reward for step in self._steps], float)
         alike = np.isclose(own, rewards, rtol=1e-4, atol=1e-5)
+        self._compares = not (np.any(own) or np.any(rewards))  # An episode without rewards tells nothing.
         if not np.all(alike):
             t = int(np.argmin(alike))
             warnings.warn(

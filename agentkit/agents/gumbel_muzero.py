@@ -97,7 +97,8 @@ class Config(SequencesConfig):
         if self.sequence_period > self.sequence_length:
             raise ConfigError(
                 "Expected sequence_period <= sequence_length, or some rows are never learned from; found "
-                f"sequence_period={self.sequence_period} and sequence_length={self.sequence_length}."
+                f"sequence_period={self.sequence_period} and sequence_length={self.sequence_length}. Set "
+                "sequence_period to at most the latter."
             )
 
 

@@ -188,6 +188,7 @@ def make_update(network: nets.Network, loss: Loss, config: Config, optimizer: Op
             epochs_key,
             num_epochs=config.num_epochs,
             num_minibatches=config.num_minibatches,
+            mask=rows.mask,
         )
         return State(params, opt_state, key), UpdateOutput(metrics)
 

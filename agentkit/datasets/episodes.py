@@ -387,9 +387,10 @@ def find_reward_scale(episodes: Sequence[Episode]) -> float:
     For episodes of 1,000 steps it is what IQL's authors give D4RL's locomotion, 1,000 / (largest return - smallest)
     (Kostrikov et al. 2021). Where all returns are equal, but for the rounding of their sums, it is 1.
     """
-    returns = [float(np.sum(episode.rewards)) for episode in episodes]
+    rewards = [np.asarray(episode.rewards, np.float64) for episode in episodes]
+    returns = [float(np.sum(each)) for each in rewards]
     distance = max(returns) - min(returns)
-    if distance <= 1e-6 * max(abs(each) for each in returns):
+    if not distance > 1e-6 * max(float(np.sum(np.abs(each))) for each in rewards):
         return 1.0
     return max(len(episode.rewards) for episode in episodes) / distance
 

@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 import jax.numpy as jnp
 
-from agentkit.counting import MOST_STEPS
 from agentkit.errors import ConfigError
 from agentkit.types import Array, Nest, ReplaySample
 
@@ -198,8 +197,3 @@ def _check(schedule: Linear | Cosine | Piecewise, values: tuple[float, ...], *du
     for duration in durations:
         if not (math.isfinite(duration) and duration > 0):
             raise ConfigError(f"{name}: expected finite durations and boundaries above 0, found {duration}.")
-        if schedule.by == "steps" and duration > MOST_STEPS:
-            raise ConfigError(
-                f"{name}: expected durations and boundaries of at most {MOST_STEPS:,} steps, which is as far as they "
-                f"are counted, found {duration:,}."
-            )

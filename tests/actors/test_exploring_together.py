@@ -23,7 +23,7 @@ from agentkit.actors import (
 )
 from agentkit.actors.policy import first_state
 from agentkit.actors.ready import ReadyPolicyActor
-from agentkit.actors.step_count import count_one_more, steps_taken
+from agentkit.actors.step_count import count_from, count_one_more, steps_taken
 from agentkit.agents import dqn, r2d2
 from agentkit.distributed import NodeContext, RunStore, RunStoreClient
 from agentkit.distributed.context import NodeId
@@ -210,5 +210,6 @@ def test_counts_of_steps_stand_where_int32_ends() -> None:
     policy = epsilon_greedy_policy(lambda p, o: p, Linear(1.0, 0.0, 100))
     state = first_state(policy, KEY, ActorIndex(num_steps=2**40), num_envs=3)
     assert jax.vmap(count_one_more)(state)[:, 0].tolist() == [2**31 - 1] * 3
+    assert count_from(jnp.array([2**31 - 10, 1]), 128, 128).tolist() == [2**31 - 1, 128]
     near = jnp.array([2**31 - 10, 128], jnp.int32)
     assert count_one_more(near).tolist() == [2**31 - 1, 128]

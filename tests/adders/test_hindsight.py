@@ -169,6 +169,22 @@ def test_rewards_that_are_not_what_compute_reward_says_are_warned_of_once(scale,
     assert [bool(re.search(expected, str(each.message))) for each in seen] == [True] * (scale == 10.0)
 
 
+def test_rewards_are_compared_once_there_are_some():
+    pays = Hindsight(lambda achieved, desired: np.float32(achieved[:, 0] == desired[:, 0]))
+    for compares, number in ((True, 1), (False, 0)):
+        writer = RecordingWriter([make_table(HindsightAdder.layout(SPEC))], HindsightAdder.history())
+        settings = {"discount": 0.9, "hindsight": pays, "compares_rewards": compares}
+        adder = HindsightAdder(writer, SPEC, tables="table", **settings)
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            for wanted in (5.0, 5.0, 2.0, 2.0):  # It gets to 2: only then there is a reward, of 10 in the place of 1.
+                adder.add_first(dm_env.restart(observation(0, wanted)))
+                adder.add(cases.action(0), dm_env.transition(0.0, observation(1, wanted)))
+                adder.add(cases.action(1), dm_env.truncation(10.0 * (wanted == 2.0), observation(2, wanted)))
+                assert not seen or wanted == 2.0
+        assert ["step 1 has 10, compute_reward gives 1" in str(each.message) for each in seen] == [True] * number
+
+
 def test_without_relabelling_rewards_are_anything():
     with warnings.catch_warnings():
         warnings.simplefilter("error")

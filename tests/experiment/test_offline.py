@@ -170,10 +170,11 @@ def test_iqls_rewards_are_scaled_by_the_datas_range_of_returns() -> None:
     np.testing.assert_allclose(np.sum(rewards["plain"]), sum(returns), rtol=1e-4)
     alike = [episode._replace(rewards=np.ones(20)) for episode in episodes if len(episode.rewards) == 20]
     assert all(np.all(episode.rewards == 1.0) for episode in datasets.scale_rewards(alike))
-    forth = episodes[0]._replace(rewards=np.array([0.1, 0.2, 0.3]))
-    back = episodes[0]._replace(rewards=forth.rewards[::-1])
-    assert np.sum(forth.rewards) != np.sum(back.rewards)  # By the order of summation alone.
-    assert datasets.find_reward_scale([forth, back]) == 1.0
+    for last in (0.3, -0.3):  # With the latter, returns are of rounding errors alone.
+        forth = episodes[0]._replace(rewards=np.array([0.1, 0.2, last]))
+        back = episodes[0]._replace(rewards=forth.rewards[::-1])
+        assert np.sum(forth.rewards) != np.sum(back.rewards)  # By the order of summation alone.
+        assert datasets.find_reward_scale([forth, back]) == 1.0
 
 
 def test_wrappers_for_training_only_change_what_is_learned_from() -> None:

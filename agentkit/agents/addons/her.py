@@ -39,14 +39,21 @@ def _with_hindsight(experience: Experience, hindsight: Hindsight, discount: floa
     if isinstance(experience, WithRateLimiter | DroppingExtras):
         inside = _with_hindsight(experience.experience, hindsight, discount)
         return dataclasses.replace(experience, experience=inside)
-    found, advice = type(experience).__name__, "Take such an agent, without other add-ons that keep experience."
+    found, advice = (
+        type(experience).__name__,
+        "Take such an agent, without other add-ons that keep experience; one of your own goes around this one.",
+    )
     if isinstance(experience, PostprocessedEpisodes):
         advice = "Write with_postprocessing(with_her(agent, hindsight), postprocess)."
     elif isinstance(experience, Transitions):
         if experience.reach is None and not experience.scale_rewards:
             return HindsightTransitions(experience, hindsight, discount)
         found += " with views" if experience.reach is not None else " with scale_rewards=True"
-        advice = "Leave with_views out." if experience.reach is not None else "Set scale_rewards=False."
+        advice = (
+            "Leave with_views out."
+            if experience.reach is not None
+            else "Set scale_rewards=False, which changes nothing but for data sets."
+        )
     raise ConfigError(
         "Hindsight writes an agent's steps by an adder of its own: expected one that keeps transitions as they are, as "
         f"DQN and SAC do, found {found}. {advice}"
@@ -88,7 +95,7 @@ class HindsightTransitions:
     ) -> Adder:
         """See `Experience`."""
 
-        def make() -> HindsightAdder:
+        def make(number: int = 0) -> HindsightAdder:
             return HindsightAdder(
                 replay.writer(HindsightAdder.history()),
                 environment_spec,
@@ -96,9 +103,10 @@ class HindsightTransitions:
                 discount=self.discount,
                 hindsight=self.hindsight,
                 extras_spec=extras_spec,
+                compares_rewards=number == 0,  # Else many environments would warn as often.
             )
 
-        return make() if num_envs is None else SplitAdder([make() for _ in range(num_envs)])
+        return make() if num_envs is None else SplitAdder([make(number) for number in range(num_envs)])
 
 
 def check_single_steps(agent: Agent[Networks], what: str) -> None:

@@ -76,7 +76,9 @@ def with_normalization(
     refuse_gail(
         agent,
         "Normalisation around GAIL (normalize=, --normalize) would show it other observations than its demonstrations "
-        "have, and normalise rewards that it overwrites.",
+        "have."
+        if observations
+        else "Normalisation around GAIL (normalize=, --normalize) would normalise rewards that GAIL overwrites.",
         "with_normalization(agent)",
     )
     config = Config() if config is None else config

@@ -35,7 +35,7 @@ from agentkit.experiment.multi_agent.pools import check_pool
 from agentkit.experiment.multi_agent.work import Learners
 from agentkit.experiment.on_device.build import keys_of
 from agentkit.experiment.on_device.checks import (
-    MOST_STEPS,
+    STEP_LIMIT,
     check_agent,
     check_callbacks,
     check_last_round,
@@ -103,11 +103,11 @@ def check_settings(config: MultiAgentConfig) -> None:
     check_precision()
     if config.replay != "in_process":
         raise refused("replay (--replay)", "experience stays on the device. Leave it out")
-    if config.num_steps >= MOST_STEPS:
-        raise refused(f"num_steps={config.num_steps:,}", f"steps are counted below {MOST_STEPS:,}. Take fewer")
-    if config.opponents is not None and config.opponents.period >= MOST_STEPS:
+    if config.num_steps >= STEP_LIMIT:
+        raise refused(f"num_steps={config.num_steps:,}", f"steps are counted below {STEP_LIMIT:,}. Take fewer")
+    if config.opponents is not None and config.opponents.period >= STEP_LIMIT:
         raise refused(
-            f"Pool(period={config.opponents.period:,})", f"steps are counted below {MOST_STEPS:,}. Take fewer"
+            f"Pool(period={config.opponents.period:,})", f"steps are counted below {STEP_LIMIT:,}. Take fewer"
         )
     check_callbacks(config.callbacks)
 

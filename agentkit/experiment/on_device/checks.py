@@ -18,6 +18,7 @@ from agentkit.adders.sequence import check_period
 from agentkit.agents.common.agent import Agent
 from agentkit.agents.common.experience import Segments, Sequences, Transitions
 from agentkit.callbacks.base import Callback, has
+from agentkit.counting import MOST_STEPS
 from agentkit.envs import given
 from agentkit.envs.jax.base import JaxEnvironment
 from agentkit.envs.jax.dm_environment import DmEnvironment
@@ -40,8 +41,8 @@ from agentkit.wrappers.canonical_actions import CanonicalActions
 from agentkit.wrappers.flatten_actions import FlattenActions
 from agentkit.wrappers.single_precision import SinglePrecision
 
-MOST_STEPS = 2**31
-"""Steps are counted in int32, which is all that JAX has without x64."""
+STEP_LIMIT = MOST_STEPS + 1
+"""Steps are counted below this."""
 
 _NO_WRAPPERS = "they are Python, and the loop calls none; change the environment itself"
 
@@ -91,8 +92,8 @@ def check_settings(experiment: ExperimentConfig, is_profiled: bool = False) -> N
     if is_profiled:
         raise refused("profile (--profile)", "a step has no parts that can be timed apart. Leave it out")
     check_precision()
-    if experiment.num_steps >= MOST_STEPS:
-        raise refused(f"num_steps={experiment.num_steps:,}", f"steps are counted below {MOST_STEPS:,}. Take fewer")
+    if experiment.num_steps >= STEP_LIMIT:
+        raise refused(f"num_steps={experiment.num_steps:,}", f"steps are counted below {STEP_LIMIT:,}. Take fewer")
     check_agent(experiment.agent, experiment.num_envs or 1, experiment.num_steps)
     check_callbacks(experiment.callbacks)
 
@@ -117,10 +118,10 @@ def check_last_round(num_steps: int, rows: int) -> None:
     Raises:
         ConfigError: there are too many.
     """
-    if num_steps + rows > MOST_STEPS:
+    if num_steps + rows > STEP_LIMIT:
         raise refused(
             f"num_steps={num_steps:,} with rounds of {rows:,}",
-            f"the last round goes beyond the end, and steps are counted below {MOST_STEPS:,}. Take fewer",
+            f"the last round goes beyond the end, and steps are counted below {STEP_LIMIT:,}. Take fewer",
         )
 
 
@@ -388,10 +389,10 @@ def _check_replay(experience: Transitions | Sequences, num_envs: int, num_steps:
         )
     most = _most_items(experience, num_steps)
     parts = rate.numerator * rate.denominator * config.updates_per_call
-    if max(fractions.Fraction(1), rate) * most >= MOST_STEPS or parts >= MOST_STEPS:
+    if max(fractions.Fraction(1), rate) * most >= STEP_LIMIT or parts >= STEP_LIMIT:
         raise refused(
             f"num_steps={num_steps:,} with updates_per_step={config.updates_per_step:g}",
-            f"items and updates are counted below {MOST_STEPS:,}. Take fewer",
+            f"items and updates are counted below {STEP_LIMIT:,}. Take fewer",
         )
 
 

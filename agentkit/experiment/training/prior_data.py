@@ -116,7 +116,7 @@ def warn_of_own_bounds(data: EpisodeData, own: Nest, source: str) -> None:
         if tree.is_nested(episode.actions):
             return  # These are refused elsewhere, and so are those below.
         actions = np.asarray(episode.actions)
-        if actions.dtype.kind not in "iuf" or actions[0].size != narrower.size:
+        if actions.dtype.kind not in "iuf" or not actions.size or actions[:1].size != narrower.size:
             return
         used = actions.reshape(len(actions), -1)[:, narrower]
         least, most = np.minimum(least, used.min(axis=0)), np.maximum(most, used.max(axis=0))
