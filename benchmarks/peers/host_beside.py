@@ -15,8 +15,8 @@ import beside
 
 # Workloads: environments of each side, and steps. What is compiled, in the first two segments, is not timed.
 WORKLOADS: dict[str, dict[str, Any]] = {
-    "ppo-64-beside-8": {"device": 64, "host": 8, "device_steps": 1_500_000, "host_steps": 150_000},
-    "ppo-64": {"device": 64, "host": 64, "device_steps": 1_500_000, "host_steps": 400_000},
+    "ppo-64-beside-8": {"device": 64, "host": 8, "device_steps": 1_500_000, "host_steps": 100_000},
+    "ppo-64": {"device": 64, "host": 64, "device_steps": 1_500_000, "host_steps": 250_000},
 }
 
 
