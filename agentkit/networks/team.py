@@ -190,23 +190,17 @@ def hide_ended(observation: Nest) -> Nest:
     return {**observation, "agents": hidden}
 
 
-def is_team(observations: Nest) -> bool:
-    """Returns whether observations, or their specs, are a team's."""
-    return isinstance(observations, Mapping) and isinstance(observations.get("agents"), Mapping)
-
-
-def update_team_statistics(statistics: NestStatistics, batch: Nest, mask: Array | None = None) -> NestStatistics:
+def update_team_statistics(statistics: NestStatistics, batch: Nest, mask: Array) -> NestStatistics:
     """Takes in a team's observations; of each agent those that it made before it terminated.
 
     Args:
         statistics: of `init_nest_statistics`; ``()`` for none.
         batch: a team's observations, leaves ``[B, ...]``.
-        mask: 1 for each that counts, ``[B]``; None for all.
+        mask: 1 for each that counts, ``[B]``.
     """
     if not statistics:
         return ()
     active = active_agents(batch)
-    mask = jnp.ones(len(active)) if mask is None else mask
     masks = {name: jax.tree.map(lambda leaf: mask, part) for name, part in batch.items()}
     for i, agent in enumerate(sorted(batch["agents"])):
         masks["agents"][agent] = jax.tree.map(lambda leaf, i=i: mask * active[:, i], batch["agents"][agent])

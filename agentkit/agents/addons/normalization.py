@@ -78,7 +78,7 @@ def with_normalization(
         "Normalisation around GAIL (normalize=, --normalize) would show it other observations than its demonstrations "
         "have."
         if observations
-        else "Normalisation around GAIL (normalize=, --normalize) would normalise rewards that it overwrites.",
+        else "Normalisation around GAIL (normalize=, --normalize) would normalise rewards that GAIL overwrites.",
         "with_normalization(agent)",
     )
     config = Config() if config is None else config
@@ -188,14 +188,12 @@ def normalized_update(
         given = jax.tree.leaves(spec.rewards) if rewards else []
         return State(update.init(key), seen, tuple(nets.init_statistics(tuple(leaf.shape)) for leaf in given))
 
-    look = nets.update_team_statistics if nets.is_team(spec.observations) else nets.update_nest_statistics
-
     def seen_by(statistics: nets.NestStatistics, observation: Nest) -> Nest:
         return nets.normalize_nest(statistics, observation, config.max_observation, config.epsilon)
 
     def step(state: State, batch: ReplaySample[Transition | Step]) -> tuple[State, UpdateOutput]:
         data, steps, metrics = batch.data, steps_of(batch.data), {}
-        seen = look(state.observations, steps.observation, steps.mask)
+        seen = nets.update_nest_statistics(state.observations, steps.observation, steps.mask)
         given = take_in(state.rewards, jax.tree.leaves(steps.reward) if rewards else [], steps.mask)
         data = data._replace(observation=seen_by(seen, data.observation))
         if isinstance(data, Transition):

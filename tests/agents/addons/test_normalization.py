@@ -141,24 +141,6 @@ def test_images_and_choices_pass():
     assert state.rewards == () and [bool(each) for each in state.observations] == [False, False, False, True]
 
 
-def test_of_a_team_those_who_have_ended_are_left_out():
-    vector = specs.Array((3,), np.float32)
-    spec = {"agents": {"a": vector, "b": vector}, "active": specs.Array((2,), bool)}
-    update, state = recording(VECTOR._replace(observations=spec), rewards=False)
-    active = np.array([[True, i < 20] for i in range(50)])
-
-    def team(seen):
-        return {"agents": {"a": seen, "b": np.where(active[:, 1:], seen, 0.0).astype(np.float32)}, "active": active}
-
-    batch = transitions(0, observation=team)
-    state, _ = quickly(update.update, state, ReplaySample((), batch))
-    _, *found = state.observations
-    for name, statistics, count in zip("ab", found, (50, 20), strict=True):
-        assert statistics.count == count
-        own = batch.observation["agents"][name][:count]
-        np.testing.assert_allclose(statistics.mean, own.mean(axis=0), rtol=1e-4)
-
-
 def test_constants_are_no_division_by_zero():
     update, state = recording()
     batch = transitions(0)._replace(
