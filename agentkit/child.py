@@ -41,13 +41,13 @@ def die_with(parent: int) -> None:
     Args:
         parent: the process id of who started this one; if that is dead already, this process ends at once.
     """
-    with contextlib.suppress(OSError, AttributeError):
+    global _dying
+    with contextlib.suppress(OSError, AttributeError):  # Other systems have no such call.
         pr_set_pdeathsig = 1
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-    if os.getppid() != parent:  # It died before the line above.
+        _dying = os.getpid()
+    if os.getppid() != parent:  # It died before the lines above.
         os._exit(1)
-    global _dying
-    _dying = os.getpid()
 
 
 def dies_with_parent() -> bool:

@@ -14,6 +14,7 @@ import errno
 import json
 import pathlib
 import secrets
+import signal
 import time
 from collections.abc import Callable
 from typing import Any
@@ -26,7 +27,7 @@ from agentkit.distributed.pulse import Pulse, diagnose
 from agentkit.distributed.restarts import FROM_OUTSIDE, Restarts, TooManyRestartsError, describe_end
 from agentkit.distributed.run_store import RunStore
 from agentkit.distributed.stop_signals import signals_ask_to_stop
-from agentkit.distributed.worker import EXIT_DONE, EXIT_FATAL, EXIT_SIGNALLED, RunAddress
+from agentkit.distributed.worker import EXIT_DONE, EXIT_ERROR, EXIT_FATAL, EXIT_SIGNALLED, RunAddress
 from agentkit.errors import AgentkitError, ConfigError, unknown_name
 from agentkit.files import write_whole
 
@@ -311,17 +312,20 @@ class Supervisor:
         if watched.leaving and not self._stopping:
             self._forget(watched)
             return
-        if watched.state == "ready" and not lost and code in (EXIT_DONE, EXIT_SIGNALLED):
-            watched.unsaved = False
-        # A signal to all processes at once, as of a reboot, may be here before this has asked.
-        told = code == EXIT_SIGNALLED and (asked or self._stopping)
-        if why is None and (code == EXIT_DONE or told or (asked and watched.state == "starting")):
-            watched.state = "done"
-            self._note(watched)
-            return
         record = self.store.get(f"error/{watched.node.name}")
         if record is not None and record["incarnation"] != watched.incarnation:
             record = None
+        left = code == EXIT_ERROR and record is None  # In order, as it had lost the run store.
+        if watched.state == "ready" and not lost and (left or code in (EXIT_DONE, EXIT_SIGNALLED)):
+            watched.unsaved = False
+        # A signal to all processes at once, as of a reboot, may be here before this has asked; one that is starting
+        # dies of it.
+        told = code == EXIT_SIGNALLED and (asked or self._stopping)
+        early = watched.state == "starting" and (asked or (self._stopping and code == -signal.SIGTERM))
+        if why is None and (code == EXIT_DONE or told or early):
+            watched.state = "done"
+            self._note(watched)
+            return
         why = why or describe_end(watched.node.name, code, record)
         if self._stopping and not self._awaited(watched):
             watched.state = "failed"

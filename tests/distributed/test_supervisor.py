@@ -454,14 +454,41 @@ def test_a_supervisor_that_was_stopped_itself_takes_nobody_for_dead(tmp_path):
     assert process.returncode == 0
 
 
-@pytest.mark.parametrize(("code", "state"), [(EXIT_SIGNALLED, "done"), (EXIT_ERROR, "failed")])
-def test_who_was_signalled_with_the_whole_program_has_saved_before_the_supervisor_has_asked(code, state):
-    """A reboot, systemd and scancel send it to all processes at once."""
+@pytest.mark.parametrize(
+    ("before", "code", "state"),
+    [
+        ("ready", EXIT_SIGNALLED, "done"),
+        ("ready", EXIT_ERROR, "failed"),
+        ("ready", -signal.SIGTERM, "failed"),
+        ("starting", -signal.SIGTERM, "done"),
+    ],
+)
+def test_who_was_signalled_with_the_whole_program_has_saved_before_the_supervisor_has_asked(before, code, state):
+    """A reboot, systemd and scancel send it to all processes at once; who is starting has no handler for it yet."""
     with Supervisor(one_role(wait_for_stop), ThreadEngine()) as supervisor:
         node = supervisor._nodes["node-0"]
-        supervisor._stopping, node.state = True, "ready"
+        supervisor._stopping, node.state = True, before
         supervisor._ended(node, code)
         assert node.state == state
+
+
+@pytest.mark.parametrize("says_why", [False, True])
+def test_who_leaves_since_the_run_store_was_away_has_saved(says_why):
+    """It ends with the exit code of an error, and without an error."""
+    with Supervisor(one_role(wait_for_stop), ThreadEngine()) as supervisor:
+        node = supervisor._nodes["node-0"]
+        if says_why:
+            error = {
+                "incarnation": node.incarnation,
+                "type": "ValueError",
+                "message": "no",
+                "traceback": "",
+                "fatal": False,
+            }
+            supervisor.store.put("error/node-0", error)
+        node.state, node.unsaved = "ready", True
+        supervisor._ended(node, EXIT_ERROR)
+        assert (node.state, node.unsaved) == ("restarting", says_why)
 
 
 def leave_when_told(context):

@@ -270,11 +270,12 @@ def test_an_episode_that_is_asked_about_twice_is_drawn_and_counted_once():
 
 
 @pytest.mark.parametrize(
-    ("saved", "incarnation", "expected"),
-    [((20, 31), 0, ["10", "30"]), ((), 0, []), ((20, 31), 1, ["10", "30", "40"])],
+    ("saved", "values", "expected"),
+    [((20, 31), {}, ["10", "30"]), ((), {}, []), ((20, 31), {"endpoint/opponents-0": {}}, ["10", "30", "40"])],
+    ids=["begins", "begins anew", "again"],
 )
 def test_a_program_begins_with_what_its_pool_had_kept_by_the_checkpoints_of_its_learners(
-    saved, incarnation, expected, tmp_path
+    saved, values, expected, tmp_path
 ):
     """Those that were killed since they saved are not to meet what they are not yet."""
     states = {"episode": 7, "pools": {"shared": {"10": {}, "30": {}, "40": {}}}}
@@ -282,7 +283,8 @@ def test_a_program_begins_with_what_its_pool_had_kept_by_the_checkpoints_of_its_
     for step in saved:
         checkpoint.write(learner_folder(tmp_path, "shared") / "checkpoints", step, {})
     found = []
-    context = SimpleNamespace(run_directory=tmp_path, incarnation=incarnation)
+    store = SimpleNamespace(status=lambda: {"values": values})
+    context = SimpleNamespace(run_directory=tmp_path, name="opponents-0", store=store)
     opponents._restore(context, SimpleNamespace(restore=lambda state, trained: found.append(state)), [])
     assert [(state["episode"], list(state["pools"]["shared"])) for state in found] == [(7, expected)]
 

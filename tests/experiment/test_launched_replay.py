@@ -112,15 +112,25 @@ def run_to_its_end(store, folder):
             replay_node.replay_node(context, experiment, SPEC)
 
 
-@pytest.mark.parametrize(("saved", "handed"), [(None, [40]), (20, [40]), (40, [])])
-def test_who_is_signalled_with_the_whole_program_hands_over_what_no_checkpoint_has(store, tmp_path, saved, handed):
-    """As by a reboot: the learner saves after the server has gone, and its checkpoint is without contents."""
+@pytest.mark.parametrize(
+    ("saved", "learner", "handed"),
+    [(None, True, [40]), (20, True, [40]), (40, True, []), (None, False, [40]), (20, False, [])],
+)
+def test_who_is_signalled_with_the_whole_program_hands_over_what_no_checkpoint_has(
+    store, tmp_path, saved, learner, handed
+):
+    """As by a reboot: the learner saves after the server has gone, and its checkpoint is without contents.
+
+    Where it has left, and its newest checkpoint has contents, nobody would read others.
+    """
     if saved is not None:
         with InProcessReplay(AGENT.make_tables(SPEC)) as replay:
             checkpoint.write(tmp_path / "checkpoints", saved, {}, {"replay": replay.save})
     store.restore_counts({"steps": 40})
-    store.stop("stopped by SIGTERM")
-    run_to_its_end(store, tmp_path)
+    with contextlib.closing(RunStoreClient(store.address, RUN, node="learner-0" if learner else "actor-0")) as client:
+        client.heartbeat({}, {}, 0.0)
+        store.stop("stopped by SIGTERM")
+        run_to_its_end(store, tmp_path)
     assert checkpoint.steps(handover_folder(tmp_path, "replay"), "replay") == handed
 
 

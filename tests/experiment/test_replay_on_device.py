@@ -364,12 +364,11 @@ def test_what_cannot_run_there_is_refused_in_a_line(tmp_path, settings, message)
 
 
 def test_sequences_that_would_leave_out_rows_are_refused_as_on_the_host(tmp_path):
-    settings = {"sequence_length": 10, "sequence_period": 12}
+    experience = Sequences(SequencesConfig(sequence_length=10, sequence_period=12))
     said = []
     for on_device in (True, False):
-        experiment = plan(
-            name="gumbel_muzero", agent_settings=settings, run_directory=tmp_path / "run", on_device=on_device
-        )
+        experiment = plan(name="gumbel_muzero", run_directory=tmp_path / "run", on_device=on_device)
+        experiment = dataclasses.replace(experiment, agent=dataclasses.replace(experiment.agent, experience=experience))
         with pytest.raises(ConfigError, match=r"a longer period would lose steps.*length 11 and period 12") as error:
             run(experiment if on_device else dataclasses.replace(experiment, environment="agentkit:catch"))
         said.append(str(error.value))

@@ -161,9 +161,9 @@ def test_what_is_shown_to_who_waits_is_not_looked_at():
     policy = stateless_policy(lambda params, key, observation: jnp.int32(0))
     experience = Segments(SegmentsConfig(segment_length=6, batch_size=4))
     rounds = SeveralRounds(Hidden("abbab"), [Party("shared", ("a", "b"), policy, own, experience)], 2)
-    acting = rounds.start(jax.random.PRNGKey(0))
+    acting, metrics = rounds.start(jax.random.PRNGKey(0)), {"shared": {"loss": jnp.float32(0.0)}}
     run = jax.jit(
-        lambda acting: rounds.run({"shared": 0}, acting, {"shared": ()}, {"shared": start_tally(0)}, {"shared": {}}, 0)
+        lambda acting: rounds.run({"shared": 0}, acting, {"shared": ()}, {"shared": start_tally(0)}, metrics, 0)
     )
     for _ in range(2):
         found = run(acting)

@@ -138,9 +138,9 @@ def _launch(
     if not resume:
         experiment = find_initial_state(experiment, parts).experiment
     found = prepare_launch(experiment, resume, dataclasses.asdict(config))
+    program = make_program(experiment, config, spec)
     if found is not None:
         drop_later_rows(found.path.parents[1], found.step)  # Also of nodes that this program has no more.
-    program = make_program(experiment, config, spec)
     state = None if found is None else found.state
     return _supervise(experiment, config, program, state, Policies(experiment, spec), on_status)
 

@@ -28,6 +28,7 @@ from agentkit.experiment.runs.config_json import check_run_directory, learner_pa
 from agentkit.experiment.runs.learner_folders import contents_name, learner_folder, newest_of_each
 from agentkit.experiment.runs.lock import run_lock
 from agentkit.experiment.runs.loggers import check_for_processes, check_installed
+from agentkit.experiment.runs.logs import drop_later_rows
 from agentkit.experiment.runs.resume_checks import ResumeError, check_code, check_same
 from agentkit.experiment.training.hooks import Hooks
 from agentkit.experiment.training.switching import refuse_second_supervisor
@@ -123,7 +124,11 @@ def _prepare(
         part = learner_folder(directory, learner_id)
         check_code(experiment, part)
         write_config(experiment, part, launch={}, learners=list(experiments))
-    return max(found.values(), key=lambda each: each.step).state if found else None
+    if not found:
+        return None
+    newest = max(found.values(), key=lambda each: each.step)
+    drop_later_rows(directory, newest.step)  # Also of nodes that this program has no more.
+    return newest.state
 
 
 def _find_saved(experiments: Mapping[str, ExperimentConfig], directory: pathlib.Path) -> dict[str, Checkpoint]:

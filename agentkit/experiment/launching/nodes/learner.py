@@ -253,10 +253,11 @@ class _Saver:
         self._folder.check()
         with contextlib.suppress(RunStoreError):
             self._context.sync()
-            keep_states(self._context, self._hooks)
         if self._context.replaced:  # The folder is the other's, whose state is the newer one.
             log(self._context, "Saves no checkpoint: another process is this learner now.")
             return
+        with contextlib.suppress(RunStoreError):
+            keep_states(self._context, self._hooks)
         self._explored = save_explored(self._context, self._explored)
         self._states = save_states(self._context, self._states)
         totals, counted = self._counts()

@@ -29,6 +29,7 @@ from agentkit.experiment.launching.sharing.common import (
     listen_at,
     log,
     newest_step,
+    was_here,
     watch_steps,
 )
 from agentkit.experiment.launching.sharing.transports import make_client
@@ -103,7 +104,7 @@ def opponents_node(
 def _restore(context: NodeContext, pools: Pools, trained: Sequence[Trained]) -> None:
     """Takes back what the run has kept; a program that begins, what is no later than its learners."""
     if context.run_directory is not None:
-        last = newest_step(context.run_directory) if context.incarnation == 0 else None
+        last = None if was_here(context) else newest_step(context.run_directory)
         if (state := read_pools(context.run_directory, last)) is not None:
             pools.restore(state, trained)
 

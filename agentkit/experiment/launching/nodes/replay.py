@@ -24,11 +24,13 @@ from agentkit.experiment.launching.sharing.common import (
     STATUS_SECONDS,
     contents_seconds,
     find_spec,
+    is_here,
     listen_at,
     log,
     newest_step,
     num_items,
     open_run_folder,
+    was_here,
 )
 from agentkit.experiment.multi_agent.config import MultiAgentConfig
 from agentkit.experiment.runs.learner_folders import contents_name, handover_folder, newest_contents
@@ -58,7 +60,7 @@ def replay_node(
     run_folder = open_run_folder(context, learner_id)
     spec = spec or find_spec(experiment)
     folder, contents = context.run_directory, contents_name(context.name)
-    found = None if folder is None else newest_contents(folder, contents, begins=context.incarnation == 0)
+    found = None if folder is None else newest_contents(folder, contents, begins=not was_here(context))
     if folder is not None and (found is None or found.path.parent != handover_folder(folder, contents)):
         shutil.rmtree(handover_folder(folder, contents), ignore_errors=True)  # It is older, or of an earlier program.
     scratch = None if folder is None else folder / f".{context.name}"
@@ -233,8 +235,18 @@ def _hand_over(folder: pathlib.Path, contents: str, step: int, replay: Replay, n
 
 
 def _is_saved(context: NodeContext, folder: pathlib.Path, contents: str) -> bool:
-    """Returns whether a checkpoint has the contents of all steps that were taken."""
-    return max(checkpoint.steps(folder / "checkpoints", contents), default=-1) >= context.totals().get("steps", 0)
+    """Returns whether a checkpoint has the contents of all steps, or the newest has some, and no learner is here.
+
+    Then nobody writes one without contents any more, and what is handed over would never be read.
+    """
+    with_contents = checkpoint.steps(folder / "checkpoints", contents)
+    if not with_contents or with_contents[-1] >= context.totals().get("steps", 0):
+        return bool(with_contents)
+    with contextlib.suppress(RunStoreError):
+        nodes = context.store.status()["nodes"].values()
+        is_newest = with_contents[-1] == checkpoint.steps(folder / "checkpoints")[-1]
+        return is_newest and not any(node["role"] == "learner" and is_here(node) for node in nodes)
+    return False
 
 
 def _program_stops(context: NodeContext) -> bool:

@@ -116,7 +116,7 @@ def open_run_folder(context: NodeContext, learner_id: str | None = None) -> RunF
     """
     folder = context.run_directory
     if folder is not None:
-        if not folder.is_dir() and (context.incarnation > 0 or _was_here(context)):
+        if not folder.is_dir() and (context.incarnation > 0 or was_here(context)):
             raise folder_gone(folder)
         if learner_id is not None:
             context.run_directory = folder = learner_folder(folder, learner_id)
@@ -143,10 +143,11 @@ def resume_step(context: NodeContext) -> int:
     The run went back when its run store was started, and with it each node's first process. Incarnations do not tell
     that: of a node that joins by itself, and of one that `scale` adds again, each is number 0.
     """
-    return _ALL_STEPS if _was_here(context) else newest_step(context.run_directory)
+    return _ALL_STEPS if was_here(context) else newest_step(context.run_directory)
 
 
-def _was_here(context: NodeContext) -> bool:
+def was_here(context: NodeContext) -> bool:
+    """Returns whether a node has been ready, or has left, since the run store was started."""
     values = context.store.status()["values"]
     return any(f"{kind}/{context.name}" in values for kind in ("endpoint", "left"))
 
