@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -58,7 +59,8 @@ def test_a_job_saves_though_its_parent_passes_the_signal_on_that_it_had_itself(m
     """As systemd and Slurm signal all processes of a service."""
     monkeypatch.setattr(signals, "ECHO_SECONDS", 0.0)
     monkeypatch.setattr(child, "_dying", None)
-    monkeypatch.setattr(child.ctypes, "CDLL", lambda name: None)  # This process goes on without the one before it.
+    system = SimpleNamespace(prctl=lambda *given: 0)  # This process goes on without the one before it.
+    monkeypatch.setattr(child.ctypes, "CDLL", lambda name: system)
     child.die_with(os.getppid())
     with StopOnSignal() as stop:
         assert not any(map(stops_at_once, (signal.SIGTERM, signal.SIGTERM, signal.SIGINT)))

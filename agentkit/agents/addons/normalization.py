@@ -78,7 +78,7 @@ def with_normalization(
         "Normalisation around GAIL (normalize=, --normalize) would show it other observations than its demonstrations "
         "have."
         if observations
-        else "Normalisation around GAIL (normalize=, --normalize) would normalise rewards that GAIL overwrites.",
+        else "Normalisation around GAIL (normalize=, --normalize) would normalise rewards that it overwrites.",
         "with_normalization(agent)",
     )
     config = Config() if config is None else config
