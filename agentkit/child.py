@@ -18,7 +18,7 @@ ECHO_SECONDS = 0.5
 and its group, and a shell's trap what the scheduler signals, too."""
 
 _used_by: int | None = None  # The process that has used JAX first, among those that this one was forked from.
-_dying: int | None = None  # The process that has called `die_with`; a fork of it has not.
+_dying: int | None = None  # The process that the system kills with its parent; a fork of it it does not.
 
 
 def whom_to_die_with() -> int:
@@ -51,7 +51,7 @@ def die_with(parent: int) -> None:
 
 
 def dies_with_parent() -> bool:
-    """Returns whether this process has called `die_with`."""
+    """Returns whether `die_with` has tied this process to its parent; never where the system cannot."""
     return _dying == os.getpid()
 
 

@@ -33,7 +33,7 @@ from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy, PolicyVariables, stochastic_policy, with_normalized_observations
 from agentkit.agents.common import advantages
-from agentkit.agents.common.advantages import EstimateAdvantages, Minibatch, Trajectories, merge_time, with_rows
+from agentkit.agents.common.advantages import EstimateAdvantages, Minibatch, Trajectories, with_rows
 from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts, given
 from agentkit.agents.common.epochs import Fitted, run_epochs
 from agentkit.agents.common.experience import Segments, SegmentsConfig
@@ -42,7 +42,7 @@ from agentkit.agents.common.ranges import Count, Fraction, NotNegative, Positive
 from agentkit.agents.common.torso import with_torso
 from agentkit.errors import unknown_name
 from agentkit.learning import Loss, Schedule, Update, UpdateOutput, adam, objective, optimizer_step, value_in_update
-from agentkit.types import Array, LossOutput, Nest, Params, ReplaySample, Step, has_observation
+from agentkit.types import Array, LossOutput, Nest, Params, ReplaySample, Step
 
 if TYPE_CHECKING:
     import optax
@@ -197,13 +197,8 @@ def estimate_advantages(segments: Trajectories, config: Config) -> jax.Array:
 
 
 def observe_team(variables: PolicyVariables, segments: Step) -> nets.NestStatistics:
-    """Returns the observations' statistics with those of segments taken in, as `advantages.observe_segments` does.
-
-    What is given for an agent that has terminated is not its observation.
-    """
-    seen = jax.tree.map(lambda x: merge_time(jnp.asarray(x)[:, :-1]), segments.observation)
-    mask = merge_time(has_observation(segments.start_of_episode))
-    return nets.update_team_statistics(variables.statistics, seen, mask)
+    """Returns the observations' statistics with those of segments taken in, of each agent until it has terminated."""
+    return advantages.observe_segments(variables, segments, nets.update_team_statistics)
 
 
 def make_update(

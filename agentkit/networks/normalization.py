@@ -76,6 +76,17 @@ def std(statistics: RunningStatistics, epsilon: float = 1e-6) -> jax.Array:
     return jnp.sqrt(variance + epsilon)
 
 
+def root_mean_square(statistics: RunningStatistics, epsilon: float = 1e-6) -> jax.Array:
+    """Returns the root of the mean square of all that was taken in, ``[...]``; 1 of nothing.
+
+    Args:
+        statistics: of values ``[...]``.
+        epsilon: added to the mean square.
+    """
+    mean_square = jnp.square(statistics.mean) + statistics.squares / jnp.maximum(statistics.count, 1.0)
+    return jnp.sqrt(jnp.where(statistics.count > 0, mean_square, 1.0) + epsilon)
+
+
 NestStatistics = tuple[RunningStatistics | tuple[()], ...]
 """The statistics of each leaf of a nest, in flattening order; ``()`` of one that stays as it is."""
 

@@ -39,21 +39,17 @@ def _with_hindsight(experience: Experience, hindsight: Hindsight, discount: floa
     if isinstance(experience, WithRateLimiter | DroppingExtras):
         inside = _with_hindsight(experience.experience, hindsight, discount)
         return dataclasses.replace(experience, experience=inside)
-    found, advice = (
-        type(experience).__name__,
-        "Take such an agent, without other add-ons that keep experience; one of your own goes around this one.",
-    )
+    found = type(experience).__name__
+    advice = "Take such an agent, without other add-ons that keep experience; one of your own goes around this one."
     if isinstance(experience, PostprocessedEpisodes):
         advice = "Write with_postprocessing(with_her(agent, hindsight), postprocess)."
+    elif isinstance(experience, Transitions) and experience.reach is not None:
+        found, advice = f"{found} with views", "Leave with_views out."
+    elif isinstance(experience, Transitions) and experience.scale_rewards:
+        found = f"{found} with scale_rewards=True"
+        advice = "Set scale_rewards=False, which changes nothing but for data sets."
     elif isinstance(experience, Transitions):
-        if experience.reach is None and not experience.scale_rewards:
-            return HindsightTransitions(experience, hindsight, discount)
-        found += " with views" if experience.reach is not None else " with scale_rewards=True"
-        advice = (
-            "Leave with_views out."
-            if experience.reach is not None
-            else "Set scale_rewards=False, which changes nothing but for data sets."
-        )
+        return HindsightTransitions(experience, hindsight, discount)
     raise ConfigError(
         "Hindsight writes an agent's steps by an adder of its own: expected one that keeps transitions as they are, as "
         f"DQN and SAC do, found {found}. {advice}"

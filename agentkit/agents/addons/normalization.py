@@ -200,7 +200,7 @@ def normalized_update(
             data = data._replace(next_observation=seen_by(seen, data.next_observation))
         if rewards:
             data = data._replace(reward=scaled(given, data.reward, config))
-            sizes = [jnp.mean(root_mean_square(each, config)) for each in given]
+            sizes = [jnp.mean(nets.root_mean_square(each, config.epsilon)) for each in given]
             metrics["reward_scale"] = jnp.mean(jnp.stack(sizes))
         agent, output = update.update(state.agent, batch._replace(data=data))
         return State(agent, seen, given), output._replace(metrics={**output.metrics, **metrics})
@@ -234,13 +234,7 @@ def scaled(statistics: tuple[nets.RunningStatistics, ...], reward: Nest, config:
     return jax.tree.unflatten(
         structure,
         [
-            jnp.clip(leaf / jnp.broadcast_to(root_mean_square(each, config), leaf.shape), -limit, limit)
+            jnp.clip(leaf / jnp.broadcast_to(nets.root_mean_square(each, config.epsilon), leaf.shape), -limit, limit)
             for each, leaf in zip(statistics, leaves, strict=True)
         ],
     )
-
-
-def root_mean_square(statistics: nets.RunningStatistics, config: Config) -> jax.Array:
-    """Returns the root of the mean square of all that was taken in, ``[...]``; 1 of nothing."""
-    mean_square = jnp.square(statistics.mean) + statistics.squares / jnp.maximum(statistics.count, 1.0)
-    return jnp.sqrt(jnp.where(statistics.count > 0, mean_square, 1.0) + config.epsilon)

@@ -169,7 +169,7 @@ def random_network_distillation(update: Update, network: nets.Network, spec: Nes
         grads, errors = jax.grad(loss, has_aux=True)(state.predictor)
         predictor, opt_state = optimizer_step(optimizer, grads, state.predictor, state.opt_state)
         statistics = nets.update_statistics(state.errors, errors, steps.mask)
-        intrinsic = config.scale * errors / root_mean_square(statistics)
+        intrinsic = config.scale * errors / nets.root_mean_square(statistics, 1e-12)
         data = with_rewards(batch.data, steps.reward + intrinsic)
         agent, output = update.update(state.agent, batch._replace(data=data))
         metrics = {
@@ -181,8 +181,3 @@ def random_network_distillation(update: Update, network: nets.Network, spec: Nes
         return state, output._replace(metrics=metrics)
 
     return Update(init, step, lambda state: update.variables(state.agent))
-
-
-def root_mean_square(errors: nets.RunningStatistics) -> jax.Array:
-    """Returns what errors are divided by, ``[]``: near their mean where they are alike, and never 0."""
-    return jnp.sqrt(jnp.square(errors.mean) + jnp.square(nets.std(errors, epsilon=1e-12)))

@@ -195,14 +195,23 @@ def mean_and_std(returns: nets.RunningStatistics | tuple[()]) -> tuple[jax.Array
     return (returns.mean, nets.std(returns)) if isinstance(returns, nets.RunningStatistics) else (0.0, 1.0)
 
 
-def observe_segments(variables: PolicyVariables, segments: Step) -> nets.NestStatistics:
+def observe_segments(
+    variables: PolicyVariables,
+    segments: Step,
+    update: Callable[..., nets.NestStatistics] = nets.update_nest_statistics,
+) -> nets.NestStatistics:
     """Returns the observations' statistics with those of segments, leaves ``[B, T + 1, ...]``, taken in.
 
     The row after the last is left out: it is the first of the next segment. So is the padding of whole episodes.
+
+    Args:
+        variables: with the statistics so far.
+        segments: whose observations are taken in.
+        update: ``(statistics, batch, mask) -> statistics``; of a team, `networks.update_team_statistics`.
     """
     seen = jax.tree.map(lambda x: merge_time(x[:, :-1]), segments.observation)
     mask = merge_time(has_observation(segments.start_of_episode))
-    return nets.update_nest_statistics(variables.statistics, seen, mask)
+    return update(variables.statistics, seen, mask)
 
 
 def merge_time(x: jax.Array) -> jax.Array:
