@@ -89,6 +89,13 @@ def num_outputs(action: specs.Array) -> int:
     return action.num_values if isinstance(action, specs.DiscreteArray) else math.prod(action.shape)
 
 
+def is_team(environment_spec: specs.EnvironmentSpec) -> bool:
+    """Returns whether an environment has a team: an observation and an action of each of its agents, by id."""
+    observations, actions = environment_spec.observations, environment_spec.actions
+    seen = observations.get("agents") if isinstance(observations, Mapping) else None
+    return isinstance(seen, Mapping) and isinstance(actions, Mapping) and seen.keys() == actions.keys() and bool(seen)
+
+
 def team_of(environment_spec: specs.EnvironmentSpec, agent: str, continuous: bool = False) -> Team:
     """Reads who is in a team off an environment's specs.
 
@@ -101,14 +108,14 @@ def team_of(environment_spec: specs.EnvironmentSpec, agent: str, continuous: boo
         SpecError: it is no team, or an agent of it has other actions.
     """
     observations, actions = environment_spec.observations, environment_spec.actions
-    seen = observations.get("agents") if isinstance(observations, Mapping) else None
-    if not isinstance(seen, Mapping) or not isinstance(actions, Mapping) or seen.keys() != actions.keys() or not seen:
+    if not is_team(environment_spec):
         raise SpecError(
             f"{agent} needs a team: observations {{'agents': {{id: observation}}}} and an action for each of the "
             f"same ids; found observations {specs.in_words(observations)!s:.150} and actions "
             f"{specs.in_words(actions)!s:.150}. The environment team:NAME makes a team of several agents, with no "
             "--policies, as agentkit.envs.multi_agent.team.TeamEnvironment does; for one agent take dqn or ppo."
         )
+    seen = observations["agents"]
     ids = tuple(sorted(seen))
     for name in ids:
         if continuous and not isinstance(actions[name], specs.DiscreteArray):
@@ -175,14 +182,19 @@ def active_agents(observation: Nest) -> jax.Array:
 
 
 def hide_ended(observation: Nest) -> Nest:
-    """Returns a team's observations, leaves ``[B, ...]``, with zeros for each agent that has terminated.
+    """Returns a team's observations with zeros for each agent that has terminated.
 
     A team gives zeros for it, which are not zeros any more once they are normalised.
+
+    Args:
+        observation: of the team, leaves ``[...]``, ``[B, ...]`` or ``[B, T, ...]``.
     """
-    active = active_agents(observation)
+    if "active" not in observation:
+        return observation
+    active = jnp.asarray(observation["active"])
 
     def hide(leaf: Array, i: int) -> Array:
-        there = jnp.expand_dims(active[:, i], tuple(range(1, leaf.ndim)))
+        there = jnp.expand_dims(active[..., i], tuple(range(active.ndim - 1, leaf.ndim)))
         return jnp.where(there > 0, leaf, jnp.zeros_like(leaf))
 
     own = observation["agents"]
@@ -190,17 +202,18 @@ def hide_ended(observation: Nest) -> Nest:
     return {**observation, "agents": hidden}
 
 
-def update_team_statistics(statistics: NestStatistics, batch: Nest, mask: Array) -> NestStatistics:
+def update_team_statistics(statistics: NestStatistics, batch: Nest, mask: Array | None = None) -> NestStatistics:
     """Takes in a team's observations; of each agent those that it made before it terminated.
 
     Args:
         statistics: of `init_nest_statistics`; ``()`` for none.
         batch: a team's observations, leaves ``[B, ...]``.
-        mask: 1 for each that counts, ``[B]``.
+        mask: 1 for each that counts, ``[B]``; None for all.
     """
     if not statistics:
         return ()
     active = active_agents(batch)
+    mask = jnp.ones(len(active)) if mask is None else mask
     masks = {name: jax.tree.map(lambda leaf: mask, part) for name, part in batch.items()}
     for i, agent in enumerate(sorted(batch["agents"])):
         masks["agents"][agent] = jax.tree.map(lambda leaf, i=i: mask * active[:, i], batch["agents"][agent])

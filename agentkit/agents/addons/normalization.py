@@ -7,6 +7,7 @@ environments instead, and its users have to save it, load it and freeze it besid
 
   * Statistics are of the observations that an action was taken on, as they are drawn: those that are drawn more often
     count for more. A batch is taken in before it is normalised.
+  * Of a team, agents that have terminated count for nothing, and are seen as zeros, as the environment gives them.
   * Replay holds observations and rewards as the environment gave them, and a batch is normalised when it is drawn.
   * Rewards are divided by their root mean square, and not centred, which would change the task. Those of n-step
     transitions are sums of n rewards. VecNormalize divides by the deviation of discounted returns, which no replayed
@@ -114,12 +115,12 @@ class MakePolicy(Generic[AgentNetworks]):
 
     def __call__(self, networks: Networks[AgentNetworks], evaluation: bool = False) -> Policy:
         """Returns a policy of `PolicyVariables`; of the agent's own variables where observations stay as they are."""
-        policy, config = self.make_policy(networks.agent, evaluation), self.config
+        policy, spec, config = self.make_policy(networks.agent, evaluation), networks.environment_spec, self.config
         if not self.observations:
             return policy
 
         def act(variables: PolicyVariables, key: jax.Array, observation: Nest, state: Nest) -> tuple[Nest, Nest, Nest]:
-            seen = nets.normalize_nest(variables.statistics, observation, config.max_observation, config.epsilon)
+            seen = seen_by(variables.statistics, observation, spec, config)
             return policy.act(variables.params, key, seen, state)
 
         return policy._replace(act=act)
@@ -188,16 +189,15 @@ def normalized_update(
         given = jax.tree.leaves(spec.rewards) if rewards else []
         return State(update.init(key), seen, tuple(nets.init_statistics(tuple(leaf.shape)) for leaf in given))
 
-    def seen_by(statistics: nets.NestStatistics, observation: Nest) -> Nest:
-        return nets.normalize_nest(statistics, observation, config.max_observation, config.epsilon)
+    look = nets.update_team_statistics if nets.is_team(spec) else nets.update_nest_statistics
 
     def step(state: State, batch: ReplaySample[Transition | Step]) -> tuple[State, UpdateOutput]:
         data, steps, metrics = batch.data, steps_of(batch.data), {}
-        seen = nets.update_nest_statistics(state.observations, steps.observation, steps.mask)
+        seen = look(state.observations, steps.observation, steps.mask)
         given = take_in(state.rewards, jax.tree.leaves(steps.reward) if rewards else [], steps.mask)
-        data = data._replace(observation=seen_by(seen, data.observation))
+        data = data._replace(observation=seen_by(seen, data.observation, spec, config))
         if isinstance(data, Transition):
-            data = data._replace(next_observation=seen_by(seen, data.next_observation))
+            data = data._replace(next_observation=seen_by(seen, data.next_observation, spec, config))
         if rewards:
             data = data._replace(reward=scaled(given, data.reward, config))
             sizes = [jnp.mean(nets.root_mean_square(each, config.epsilon)) for each in given]
@@ -212,6 +212,12 @@ def normalized_update(
         return published
 
     return Update(init, step, variables)
+
+
+def seen_by(statistics: nets.NestStatistics, observation: Nest, spec: specs.EnvironmentSpec, config: Config) -> Nest:
+    """Returns observations, of any batch, as the agent sees them: those of a team's agents that have ended as zeros."""
+    seen = nets.normalize_nest(statistics, observation, config.max_observation, config.epsilon)
+    return nets.hide_ended(seen) if nets.is_team(spec) else seen
 
 
 def take_in(

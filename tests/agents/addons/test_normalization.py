@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from agentkit import envs, specs
+from agentkit.actors import Policy, PolicyVariables
 from agentkit.actors.policy import first_state
 from agentkit.agents import dqn, ppo, r2d2, sac, td3
 from agentkit.agents.addons import with_normalization, with_rnd
-from agentkit.agents.addons.normalization import Config, normalized_update
+from agentkit.agents.addons.normalization import Config, MakePolicy, normalized_update
+from agentkit.agents.addons.rewards import Networks
 from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment import ExperimentConfig
 from agentkit.experiment.checks.agent_fits import check_fit
@@ -139,6 +141,43 @@ def test_images_and_choices_pass():
         assert np.abs(end["vector"]).max() <= 10.0 < np.abs(given["vector"]).max()
     np.testing.assert_array_equal(seen.reward, batch.reward)
     assert state.rewards == () and [bool(each) for each in state.observations] == [False, False, False, True]
+
+
+def test_agents_of_a_team_that_have_ended_count_for_nothing_and_are_seen_as_zeros():
+    """In both ends of transitions, in sequences, and in acting."""
+    choice, vector = specs.DiscreteArray(2), specs.Array((3,), np.float32)
+    observations = {"agents": {"a": vector, "b": vector}, "active": specs.Array((2,), bool)}
+    spec = EnvironmentSpec(observations, {"a": choice, "b": choice}, NUMBER, NUMBER)
+    update, state = recording(spec, rewards=False)
+    active = np.array([[True, i < 20] for i in range(50)])
+
+    def team(seen):
+        return {"agents": {"a": seen, "b": np.where(active[:, 1:], seen, 0.0).astype(np.float32)}, "active": active}
+
+    batch = transitions(0, observation=team)
+    state, output = quickly(update.update, state, ReplaySample((), batch))
+    data, (_, *found) = output.metrics["data"], state.observations
+    for name, statistics, count in zip("ab", found, (50, 20), strict=True):
+        assert statistics.count == count
+        own = batch.observation["agents"][name][:count]
+        np.testing.assert_allclose(statistics.mean, own.mean(axis=0), rtol=1e-4)
+        for end in (data.observation, data.next_observation):
+            assert np.all(end["agents"][name][:count] != 0.0) and np.all(end["agents"][name][count:] == 0.0)
+
+    def rows(part):
+        return jax.tree.map(lambda leaf: leaf.reshape(10, 5, *leaf.shape[1:]), part)
+
+    start = np.zeros((10, 5), bool)
+    steps = Step(rows(batch.observation), {}, rows(batch.reward), rows(batch.discount), start)
+    _, output = quickly(update.update, update.init(jax.random.PRNGKey(0)), ReplaySample((), steps))
+    ended = output.metrics["data"].observation["agents"]["b"].reshape(50, 3)
+    assert np.all(ended[:20] != 0.0) and np.all(ended[20:] == 0.0)
+    policy = Policy(lambda params, key, seen, core: (seen, core, ()))
+    acting = MakePolicy(lambda networks, evaluation: policy, True, Config())(Networks((), spec))
+    for i in (0, 20):
+        seen = jax.tree.map(lambda leaf, i=i: leaf[i], batch.observation)
+        shown, *_ = acting.act(PolicyVariables((), state.observations), None, seen, ())
+        np.testing.assert_allclose(shown["agents"]["b"], data.observation["agents"]["b"][i], rtol=1e-4)
 
 
 def test_constants_are_no_division_by_zero():
