@@ -1,4 +1,4 @@
-"""The fault matrix: every role killed, told to stop and stopped dead, one after the other, in one program."""
+"""The fault matrix: every role killed, told to stop and stopped dead, one after the other."""
 
 import json
 import os
@@ -62,22 +62,23 @@ def strike(program, name, number):
     }
 
 
-def test_every_role_survives_every_signal(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP], ids=lambda number: number.name)
+def test_every_role_survives_every_signal(tmp_path, number):
+    """A program for each signal: SIGSTOPs alone take 20 s of silence each, before anyone is started again."""
     table = []
     with Launched(tmp_path, 10_000_000, "--actors", "2", "--eval-every", "300", "--checkpoint-every", "300") as program:
         program.wait_for(lambda s: s["totals"].get("updates", 0) > 10)
-        for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP):
-            for name in ROLES:
-                table.append(strike(program, name, number))
-                print(json.dumps(table[-1]), flush=True)
+        for name in ROLES:
+            table.append(strike(program, name, number))
+            print(json.dumps(table[-1]), flush=True)
         status = program.status()
         assert {name: node["restarts"] for name, node in status["nodes"].items()} == {
-            "actor-0": 3, "actor-1": 0, "evaluator-0": 3, "learner-0": 3, "replay-0": 3,
+            "actor-0": 1, "actor-1": 0, "evaluator-0": 1, "learner-0": 1, "replay-0": 1,
         }  # fmt: skip
         program.process.send_signal(signal.SIGINT)
         assert program.end(60.0) == 130, program.output()
-    terms = [row for row in table if row["signal"] == "SIGTERM"]
-    assert all(row["items_lost"] == 0 and row["updates_redone"] == 0 for row in terms), terms
+    if number == signal.SIGTERM:
+        assert all(row["items_lost"] == 0 and row["updates_redone"] == 0 for row in table), table
     assert all(row["items_lost"] == 0 for row in table if row["role"] != "replay-0"), table
 
 
