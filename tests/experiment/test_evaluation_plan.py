@@ -13,6 +13,7 @@ import agentkit
 from agentkit import specs
 from agentkit.agents import dqn
 from agentkit.experiment.config.evaluation_plan import EvaluationBudget, EvaluationPlan, evaluation_plan
+from agentkit.experiment.evaluation.evaluate import summarise
 from agentkit.experiment.local import ActAndLearn
 from agentkit.experiment.runs.config_json import experiment_from_record
 from agentkit.experiment.runs.open_run import open_run
@@ -55,7 +56,8 @@ def played(evaluations):
 @pytest.mark.parametrize(
     ("length", "expected"),
     [
-        (1, [(50, 5), (100, 4), *((50 * number, 5) for number in range(3, 10)), (500, 6)]),  # A tenth: 50 episodes.
+        # A tenth is 50 episodes: one, then half of the room each time, and at the end all of it, but ten at most.
+        (1, [(50, 1), (100, 4), (150, 4), *((50 * number, 5) for number in range(4, 10)), (500, 10)]),
         (10, [(50, 1), (150, 1), (250, 1), (350, 1), (450, 1), (500, 1)]),  # Room for the last one is kept.
         (40, [(50, 1), (150, 1), (250, 1), (350, 1), (450, 1), (500, 1)]),  # Fewer would be no curve.
     ],
@@ -66,6 +68,19 @@ def test_evaluations_take_a_tenth_of_the_steps_and_come_at_the_end(length, expec
     assert sum(record["evaluation_episodes"] * record["episode_length"] for record in evaluations) <= max(
         60, 6 * length
     )
+
+
+def test_long_episodes_count_for_no_more_than_short_ones():
+    """Each evaluation played until its room was used up: the mean of lengths of 5 and of 50 was 33 and more."""
+    rng, means = np.random.default_rng(0), []
+    for _ in range(1_000):
+        budget = EvaluationBudget()
+        for steps in range(100, 1_001, 100):
+            if budget.allows(steps, 1_000):
+                lengths = rng.choice([5, 50], budget.num_episodes(steps, steps == 1_000, 10))
+                means.append(np.mean(lengths))
+                budget.add(summarise([{"episode_return": 1.0, "episode_length": length} for length in lengths]))
+    assert abs(np.mean(means) - 27.5) < 4 * np.std(means) / np.sqrt(len(means))
 
 
 def test_evaluations_that_are_left_out_are_said_once_and_counted(capsys):

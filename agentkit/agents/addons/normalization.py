@@ -217,7 +217,7 @@ def normalized_update(
 def seen_by(statistics: nets.NestStatistics, observation: Nest, spec: specs.EnvironmentSpec, config: Config) -> Nest:
     """Returns observations, of any batch, as the agent sees them: those of a team's agents that have ended as zeros."""
     seen = nets.normalize_nest(statistics, observation, config.max_observation, config.epsilon)
-    return nets.hide_ended(seen) if nets.is_team(spec) else seen
+    return nets.hide_ended(seen) if statistics and nets.is_team(spec) else seen
 
 
 def take_in(

@@ -84,7 +84,7 @@ def evaluation_plan(experiment: RunConfig) -> EvaluationPlan:
 class EvaluationBudget:
     """Counts the steps of evaluations, so that they stay in proportion.
 
-    The first and the last evaluation of a run have an episode at least, whatever its length, and so have those without
+    The first evaluation has one episode. The last one of a run has one at least, and so have those without
     which there would be fewer than `LEAST`, evenly spread; of the others, one whose steps would be more than a tenth of
     those trained so far is left out. Room for the last one is kept.
 
@@ -98,15 +98,24 @@ class EvaluationBudget:
     length: float = 0.0
     number: int = 0
 
-    def left(self, steps: int, is_last: bool) -> float:
-        """Returns the steps that an evaluation at a step of training may take."""
+    def num_episodes(self, steps: int, is_last: bool, most: int) -> int:
+        """Returns how many episodes an evaluation at a step of training has.
+
+        It is known before the first one is played: if it depended on how long they turn out, a long episode would be
+        followed by fewer others than a short one, and count for more in the mean. So it goes by the lengths of the
+        evaluation before, and fills half of the room, since episodes may have become longer; the last one fills all.
+        """
+        room = self._left(steps, is_last) / (1 if is_last else 2)
+        return min(max(int(room / self.length), 1), most) if self.length else 1
+
+    def _left(self, steps: int, is_last: bool) -> float:
         return steps / PART - self.used - (0.0 if is_last else self.length)
 
     def allows(self, steps: int, num_steps: int) -> bool:
         """Returns True if there is to be an evaluation at a step of a run of `num_steps`."""
         if steps >= num_steps or not self.used or self.number * num_steps < LEAST * steps:
             return True
-        return self.left(steps, is_last=False) >= self.length
+        return self._left(steps, is_last=False) >= self.length
 
     def add(self, record: Mapping[str, float]) -> None:
         """Takes the record of an evaluation."""

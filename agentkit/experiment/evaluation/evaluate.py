@@ -80,7 +80,6 @@ class Evaluator:
         self,
         num_episodes: int,
         number: int,
-        max_steps: float | None = None,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> dict[str, float] | None:
         """Returns the record of evaluation `number`: mean, least and greatest return, mean length.
@@ -88,19 +87,14 @@ class Evaluator:
         Args:
             num_episodes: at least 1.
             number: of this evaluation; its episodes depend on it.
-            max_steps: after the first episode, none begins that would take more steps than this in all, by the mean
-                length of those before; None for no limit.
             should_stop: asked before each step; the record is None where it was to stop.
         """
         loop = self._loop(number)
         records: list[dict[str, float]] = []
-        used = 0.0
-        while wants_another(len(records), used, num_episodes, max_steps):
+        while len(records) < num_episodes:
             if should_stop():
                 return None
-            ended = loop.run(num_steps=1)
-            records += ended
-            used += sum(record["episode_length"] for record in ended)
+            records += loop.run(num_steps=1)
         self.num_cut = loop.num_cut
         return self._summary(records[:num_episodes])
 
@@ -174,13 +168,6 @@ class Evaluator:
 
 
 _OF_THE_LOOP = ("steps", "episodes", "episode_return", "episode_length", "steps_per_second")
-
-
-def wants_another(num_played: int, num_steps: float, num_episodes: int, max_steps: float | None) -> bool:
-    """Returns whether an evaluation goes on after so many episodes and steps; see `Evaluator.run`."""
-    if num_played >= num_episodes:
-        return False
-    return max_steps is None or not num_played or num_steps + num_steps / num_played <= max_steps
 
 
 def summarise(records: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -19,7 +19,7 @@ from agentkit.envs.jax.dm_environment import attributes_of
 from agentkit.errors import tell_not_finite
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.config.experiment_config import ExperimentConfig
-from agentkit.experiment.evaluation.evaluate import seed_of_evaluation, summarise, wants_another
+from agentkit.experiment.evaluation.evaluate import seed_of_evaluation, summarise
 from agentkit.experiment.on_device.acting import Acting, all_finite, fill_pool, start, take_step
 from agentkit.learning.compiled import compile_quickly
 from agentkit.types import LAST, Array, Params
@@ -168,30 +168,29 @@ class DeviceEvaluator:
         self,
         num_episodes: int,
         number: int,
-        max_steps: float | None = None,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> dict[str, float] | None:
         """Returns the record of evaluation `number`; see `evaluation.evaluate.Evaluator.run`.
 
-        All episodes are played at once. Those for which there would have been no room one after another do not count.
+        As many episodes as the plan has at most are played at once, so that one program does for all evaluations; the
+        first `num_episodes` count.
         """
         self._client.update(wait=True)
         key = jax.random.PRNGKey(seed_of_evaluation(self._experiment.seed, number))
-        found = self._compiled_for(num_episodes).play(self._client.params, key, should_stop)
+        found = self._compiled_for(max(num_episodes, evaluation_plan(self._experiment).episodes)).play(
+            self._client.params, key, should_stop
+        )
         if found is None:
             return None
         returns, lengths, is_cut = (np.asarray(x) for x in (found.returns, found.lengths, found.is_cut))
-        count = 0
-        while wants_another(count, float(np.sum(lengths[:count])), num_episodes, max_steps):
-            count += 1
         if not found.is_finite:
             tell_not_finite(
                 f"In the evaluation at step {number:,} the environment gave a reward or an observation that is NaN or "
                 "infinite.",
                 self._experiment.on_nan,
             )
-        self.num_cut = int(np.sum(is_cut[:count]))
-        pairs = zip(returns[:count].tolist(), lengths[:count].tolist(), strict=True)
+        self.num_cut = int(np.sum(is_cut[:num_episodes]))
+        pairs = zip(returns[:num_episodes].tolist(), lengths[:num_episodes].tolist(), strict=True)
         return summarise([{"episode_return": one, "episode_length": length} for one, length in pairs])
 
     def _compiled_for(self, num_episodes: int) -> CompiledEvaluation:

@@ -88,9 +88,7 @@ class Judge(Protocol):
         """Returns how many episodes of the newest evaluation the limit of steps has cut off."""
         ...
 
-    def run(
-        self, num_episodes: int, number: int, max_steps: float | None = None, should_stop: Callable[[], bool] = ...
-    ) -> dict[str, float] | None:
+    def run(self, num_episodes: int, number: int, should_stop: Callable[[], bool] = ...) -> dict[str, float] | None:
         """Returns the record of evaluation `number`; None where it was asked to stop."""
         ...
 
@@ -289,10 +287,11 @@ class Training:
                     "room are counted at the end."
                 )
             return
-        is_last = steps >= self.experiment.num_steps
-        max_steps = self.budget.left(steps, is_last) if plan.in_proportion else None
+        num_episodes = plan.episodes
+        if plan.in_proportion:
+            num_episodes = self.budget.num_episodes(steps, steps >= self.experiment.num_steps, plan.episodes)
         with self._time("evaluation"):
-            found = self.evaluator.run(plan.episodes, steps, max_steps, self._asked_to_stop(stop, plan.max_steps))
+            found = self.evaluator.run(num_episodes, steps, self._asked_to_stop(stop, plan.max_steps))
             self.evaluation_due = found is None
             if found is None:
                 return

@@ -18,7 +18,6 @@ from agentkit.experiment.evaluation.evaluate import (
     key_of_evaluation,
     seed_of_evaluation,
     summarise,
-    wants_another,
 )
 from agentkit.experiment.evaluation.judging import check_num_episodes, check_options
 from agentkit.experiment.multi_agent.assigning.by_episode import (
@@ -83,7 +82,6 @@ class MultiAgentEvaluator:
         self,
         num_episodes: int,
         number: int,
-        max_steps: float | None = None,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> dict[str, float] | None:
         """Returns the record of evaluation `number`; see `experiment.Evaluator.run`.
@@ -94,13 +92,11 @@ class MultiAgentEvaluator:
         """
         loop = self._loop(number)
         records: list[dict[str, float]] = []
-        used = 0.0
-        while wants_another(len(records), used, num_episodes, max_steps):
+        while len(records) < num_episodes:
             ended = self._play(loop, len(records), should_stop)
             if not ended:
                 return None
             records += ended
-            used += ended[0]["episode_length"]
         self.num_cut = loop.num_cut
         return summarise_agents(records)
 
