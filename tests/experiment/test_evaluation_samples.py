@@ -9,6 +9,7 @@ from agentkit import specs
 from agentkit.agents import dqn, ppo
 from agentkit.cli import main
 from agentkit.experiment import Evaluator, read_config
+from agentkit.experiment.publishing import card
 from agentkit.learning import Linear
 from agentkit.variables import VariableStore
 
@@ -84,3 +85,19 @@ def test_the_command_line_keeps_it_in_the_run(tmp_path):
     made = read_config(tmp_path / "dqn-agentkit_catch-seed0")
     assert made.evaluation_samples and made.columns == ("t", "episode")
     assert main([*words[:-2], "--no-keep-best", "--best-score", "episode_return", "--seed", "1"]) == 2
+
+
+def test_who_evaluates_with_samples_gets_them_of_the_folder_and_of_the_result_but_no_card_of_them(tmp_path):
+    """A card is of the policy that is exported, which does not explore."""
+    agent = dqn.make_agent(dqn.Config(hidden_sizes=(4,), min_replay_size=10, epsilon=Linear(1.0, 1.0, 10)))
+    usual = {"num_steps": 30, "evaluation_samples": True, "evaluation_episodes": 2, "evaluation_period": 30}
+    run = tmp_path / "run"
+    result = agentkit.run(agentkit.ExperimentConfig(agent, "agentkit:catch", run_directory=run, **usual))
+    bare = agentkit.run(agentkit.ExperimentConfig(agent, "agentkit:catch", **usual))
+    samples, greedy = agentkit.evaluate(run, 10), agentkit.evaluate(run, 10, evaluation_samples=False)
+    assert samples != greedy
+    for found in (result, bare):
+        assert agentkit.evaluate(found, 10) == samples
+        assert agentkit.evaluate(found, 10, evaluation_samples=False) == greedy
+    assert card.returns_of(run) is None
+    assert card.returns_of(run, 10).mean == np.mean(greedy["episode_return"])

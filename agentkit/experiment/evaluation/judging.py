@@ -103,8 +103,8 @@ def find_judged(
     """
     if isinstance(run, Result):
         assert run.policies is not None, "every run gives them"
-        plays_so = checkpoint == "newest" and not options.get("evaluation_samples")
-        run = run.policy if plays_so else run.policies.experiment
+        explore = options.get("evaluation_samples", run.policies.experiment.evaluation_samples)
+        run = run.policies.find_newest(bool(explore)) if checkpoint == "newest" else run.policies.experiment
     if isinstance(run, LoadedPolicy):
         if checkpoint != "newest":
             raise ConfigError(f"A policy has no checkpoints: leave out {checkpoint=}.")

@@ -112,19 +112,23 @@ class Policies:
 
     @functools.cached_property
     def newest(self) -> LoadedPolicy:
-        """Returns the newest policy.
+        """Returns the newest policy; see `find_newest`."""
+        return self.find_newest()
+
+    def find_newest(self, explore: bool = False) -> LoadedPolicy:
+        """Returns the newest policy, which explores or not.
 
         Raises:
             ConfigError: the run was launched without a run folder, and its parameters are gone.
         """
         if self.store is None:
-            return self._read_folder("newest")
+            return self._read_folder("newest", explore)
         actions = self.spec.actions
         if self.acts:
             with contextlib.closing(self.experiment.make_environment(self.experiment.seed)) as environment:
                 actions = own_actions(environment)
         restored = RestoredPolicy(self.experiment, self.networks, self.store, None, self.spec, actions)
-        return _loaded_policy_from(restored, counts=self.counts)
+        return _loaded_policy_from(restored, explore, counts=self.counts)
 
     @functools.cached_property
     def best(self) -> LoadedPolicy:
@@ -135,11 +139,11 @@ class Policies:
         """
         return self._read_folder("best")
 
-    def _read_folder(self, which: str) -> LoadedPolicy:
+    def _read_folder(self, which: str, explore: bool = False) -> LoadedPolicy:
         directory = self.experiment.run_directory
         if directory is None:
             raise ConfigError(f"The run has no run folder to read its {which} policy from. Give it a run_directory.")
-        return _loaded_policy_from(restore_experiment(self.experiment, directory, which))
+        return _loaded_policy_from(restore_experiment(self.experiment, directory, which), explore)
 
 
 def _load_file(

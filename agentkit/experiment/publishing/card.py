@@ -74,17 +74,20 @@ def returns_of(
 ) -> Returns | None:  # fmt: skip
     """Returns what an evaluation of the run found, or None without one; plays where `num_episodes` says how many.
 
-    It is that at the policy's `steps`, or else the newest. Of a run of several agents they are the returns of those
+    It is that at the policy's `steps`, or else the newest. Exported policies do not explore, so none is found where
+    the run's evaluations do, and episodes are played without. Of a run of several agents they are the returns of those
     that play by `policy`.
     """
     if is_of_several_agents(run):
         return _returns_of_agents(run, num_episodes, imports, policy, steps)
     if num_episodes is not None:
-        found = evaluate(run, num_episodes, imports=imports)
+        found = evaluate(run, num_episodes, imports=imports, evaluation_samples=False)
         played = np.asarray(found["episode_return"], np.float64)
         return Returns(
             float(played.mean()), float(played.std()), played.min(), played.max(), num_episodes, found["steps"]
         )
+    if read_record(run).get("evaluation_samples"):
+        return None
     try:
         row = _evaluation(run, steps)
         mean, least, greatest = (float(row[f"episode_return{end}"]) for end in ("", "_min", "_max"))
