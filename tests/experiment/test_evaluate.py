@@ -18,7 +18,7 @@ from agentkit.envs.catch import Catch
 from agentkit.errors import CheckpointError, ConfigError, SpecError, UnknownNameError
 from agentkit.experiment import Evaluator, ExperimentConfig, MultiAgentConfig, evaluate, load, local, run
 from agentkit.experiment.multi_agent import build, players
-from agentkit.experiment.policies.restore_policy import check_fits
+from agentkit.experiment.policies.restore_policy import check_fits, restore_policy
 from agentkit.specs import make_environment_spec
 from agentkit.variables import VariableStore
 from agentkit.wrappers.film import Film
@@ -85,12 +85,17 @@ def test_an_environment_that_the_policy_does_not_fit_is_refused(trained: pathlib
 
 @pytest.mark.full
 def test_it_judges_the_parameters_of_the_checkpoint(tmp_path: pathlib.Path) -> None:
-    """SAC's mean action is a function of the parameters: the same episodes as the evaluation while training."""
+    """SAC's mean action is a function of the parameters: so are the returns of the evaluation while training."""
     agent = sac.make_agent(sac.Config(**SMALL))
     (record,) = train(tmp_path / "run", agent, "agentkit:point_mass").evaluations
     found = evaluate(tmp_path / "run", num_episodes=5)
-    assert np.mean(found["episode_return"]) == pytest.approx(record["episode_return"], abs=1e-6)
-    assert len(set(found["episode_return"])) == 5
+    restored = restore_policy(tmp_path / "run")
+    with Evaluator(restored.experiment, restored.networks, restored.store) as evaluator:
+        again = evaluator.run(5, number=int(record["steps"]))
+        assert again["episode_return"] == pytest.approx(record["episode_return"], abs=1e-6)
+        assert [each["episode_return"] for each in evaluator.episodes(5)] == found["episode_return"]
+    # Other episodes: those by which a policy was found to be the best say too much of it.
+    assert len(set(found["episode_return"])) == 5 and np.mean(found["episode_return"]) != record["episode_return"]
 
 
 @pytest.mark.full
@@ -138,10 +143,10 @@ def test_a_batched_run_is_evaluated_in_a_single_environment(tmp_path: pathlib.Pa
 @pytest.mark.full
 def test_envpool_is_evaluated_in_a_batch_of_one(tmp_path: pathlib.Path) -> None:
     pytest.importorskip("envpool")
-    (record,) = train(tmp_path / "run", environment="envpool:CartPole-v1", evaluation_episodes=2).evaluations
+    train(tmp_path / "run", environment="envpool:CartPole-v1", evaluation_episodes=2)
     found = evaluate(tmp_path / "run", num_episodes=2)
     assert found == evaluate(tmp_path / "run", num_episodes=2)
-    assert np.mean(found["episode_return"]) == record["episode_return"] > 0
+    assert np.mean(found["episode_return"]) > 0
 
 
 def test_no_run_no_checkpoint_or_no_episode_is_refused(trained: pathlib.Path, tmp_path: pathlib.Path) -> None:

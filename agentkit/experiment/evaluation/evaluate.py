@@ -89,7 +89,7 @@ class Evaluator:
             number: of this evaluation; its episodes depend on it.
             should_stop: asked before each step; the record is None where it was to stop.
         """
-        loop = self._loop(number)
+        loop = self._loop(number, number)
         records: list[dict[str, float]] = []
         while len(records) < num_episodes:
             if should_stop():
@@ -105,23 +105,31 @@ class Evaluator:
             summary[name] = float(np.mean([record[name] for record in records if name in record]))
         return summary
 
-    def episodes(self, num_episodes: int, number: int = 0) -> list[dict[str, float]]:
-        """Plays episodes and returns their own records."""
+    def episodes(self, num_episodes: int, steps: int = 0) -> list[dict[str, float]]:
+        """Plays episodes and returns their own records.
+
+        They are those of evaluation 0, which no training plays: by others than by which a policy was found to be the
+        best, and by the same ones for all checkpoints.
+
+        Args:
+            num_episodes: at least 1.
+            steps: that the policy was trained for; schedules of one that explores go by them.
+        """
         check_num_episodes(num_episodes)
-        loop = self._loop(number)
+        loop = self._loop(0, steps)
         records = loop.run(num_episodes=num_episodes)[:num_episodes]
         self.num_cut = loop.num_cut
         return records
 
     def steps(self, num_steps: int, number: int = 0) -> None:
         """Takes the first steps of evaluation `number`, and no more of it."""
-        self._loop(number).run(num_steps=num_steps)
+        self._loop(number, number).run(num_steps=num_steps)
 
-    def _loop(self, number: int) -> AnyLoop:
-        """Makes the loop of evaluation `number`, before its first episode."""
+    def _loop(self, number: int, steps: int) -> AnyLoop:
+        """Makes the loop of evaluation `number` of a policy of so many steps, before its first episode."""
         self._begin(seed_of_evaluation(self._experiment.seed, number))
         key = key_of_evaluation(self._experiment.seed, number)
-        index = ActorIndex(num_steps=number) if self._experiment.evaluation_samples else ALONE  # For schedules.
+        index = ActorIndex(num_steps=steps) if self._experiment.evaluation_samples else ALONE  # For schedules.
         actor = make_actor(self._environment, self._policy, key, self.client, actor_index=index)
         if self._actor is None or isinstance(actor, OwnActor):
             self._close_actor()
@@ -208,6 +216,9 @@ def evaluate(
 ) -> dict[str, Any]:
     """Evaluates a run's newest checkpoint or another one, the result of a training, or a policy.
 
+    The episodes begin alike for all checkpoints of a run, and are others than those of its own evaluations: the best of
+    these would be judged by the episodes by which it was chosen.
+
     Args:
         run: the folder that `agentkit.run` wrote; or the experiment that it ran, whose own code no folder can name; or
             what `train` or `run` returned; or a policy of `load`, which plays as it was loaded, or its file. A file's
@@ -244,7 +255,7 @@ def evaluate(
             experiment = filmed(experiment, camera, film.size)
         with Evaluator(experiment, judged.networks, judged.store) as evaluator:
             evaluator.check_fits(judged.environment_spec)
-            records = evaluator.episodes(num_episodes, number=judged.steps or 0)
+            records = evaluator.episodes(num_episodes, judged.steps or 0)
             num_cut = evaluator.num_cut
     return {
         "steps": judged.steps,
@@ -284,7 +295,7 @@ def show(
     assert restored.found is not None, "it was read"
     with Evaluator(shown, restored.networks, restored.store) as evaluator:
         evaluator.check_fits(restored.environment_spec)
-        records = evaluator.episodes(num_episodes, number=restored.found.step)
+        records = evaluator.episodes(num_episodes, restored.found.step)
     return [record["episode_return"] for record in records]
 
 
