@@ -37,6 +37,7 @@ from agentkit.experiment.config.experiment_config import ExperimentConfig, Seed,
 from agentkit.experiment.evaluation.evaluate import Evaluator
 from agentkit.experiment.policies.agent_parts import make_parts
 from agentkit.experiment.policies.loading import Policies
+from agentkit.experiment.policies.policy_file import encode_spec
 from agentkit.experiment.policies.restore_policy import own_actions
 from agentkit.experiment.policies.result import Result
 from agentkit.experiment.runs.config_json import check_run_directory, experiment_from_record, read_record
@@ -356,7 +357,10 @@ def _build(
     experiment = initial.experiment
     is_file = isinstance(config.dataset, str | pathlib.Path)
     path = lasting_path("dataset", config.dataset) if is_file and directory is not None else None
-    lacking = begin(experiment, {"dataset": path, "evaluates": config.environment is not None})
+    record: dict[str, Any] = {"dataset": path, "evaluates": config.environment is not None}
+    if config.environment is None:
+        record["specs"] = encode_spec(spec)  # Nobody else can say what the policy observes.
+    lacking = begin(experiment, record)
     choose_dispatch(parts.state)
     start = (0 if found is None else found.step) if resume else None
     logs = RunLogs(experiment, stack, start, unit="update")

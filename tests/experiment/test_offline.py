@@ -23,6 +23,7 @@ from agentkit.experiment import (
     OfflineConfig,
     ResumeError,
     evaluate,
+    load,
     read_offline_config,
     read_replay,
     record_episodes,
@@ -140,10 +141,21 @@ def test_without_an_environment_specs_come_from_the_data(whole: pathlib.Path, tm
     path = datasets.write_episodes(tmp_path / "data.hdf5", EPISODES)
     result = run_offline(make_config(tmp_path / "run", dataset=path, environment=None, num_updates=20))
     assert result.evaluations == []
-    assert resume_offline(tmp_path / "run", num_updates=40).updates == 40
+    resumed = resume_offline(tmp_path / "run", num_updates=40)
+    assert resumed.updates == 40
     assert_same_training(state_of(tmp_path / "run"), state_of(whole))
     with pytest.raises(ConfigError, match="data alone and has no environment"):
         evaluate(tmp_path / "run")
+    loaded = load(tmp_path / "run")  # Another program has nothing else: there may be no simulator.
+    observations = EPISODES[0].observations
+    np.testing.assert_array_equal(loaded(observations)[0], resumed.policy(observations)[0])
+    with pytest.raises(ConfigError, match=r"data alone\. To play it, give an environment"):
+        evaluate(loaded)
+    record = json.loads((tmp_path / "run" / "config.json").read_text())
+    del record["offline"]["specs"]["rewards"]
+    (tmp_path / "run" / "config.json").write_text(json.dumps(record))
+    with pytest.raises(ConfigError, match=r"config\.json is damaged"):
+        load(tmp_path / "run")
     assert evaluate(tmp_path / "run", 1, environment="agentkit:catch")["updates"] == 40
 
 

@@ -31,6 +31,7 @@ from agentkit.experiment.policies.restore_policy import (
     read_params,
     restore_experiment,
     restore_policy,
+    without_environment,
 )
 from agentkit.specs import EnvironmentSpec
 from agentkit.variables import VariableClient, VariableStore
@@ -66,6 +67,7 @@ def load_one_agent(
         if checkpoint != "newest":
             raise ConfigError(f"{file} is a policy file, which has no checkpoints: leave out {checkpoint=}.")
         return _load_file(file, explore, seed, imports, **changes)
+    changes = without_environment(path, changes)
     return _loaded_policy_from(restore_policy(path, checkpoint, imports=imports, **changes), explore, seed)
 
 

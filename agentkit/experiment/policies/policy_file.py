@@ -67,9 +67,7 @@ def write_policy(
     header = {
         "format": _FORMAT,
         "agent": file.agent,
-        "environment_spec": {
-            name: _encode(spec) for name, spec in file.environment_spec._asdict().items() if name != "columns"
-        },
+        "environment_spec": encode_spec(file.environment_spec),
         "own_actions": _encode(file.own_actions),
     }
     temporary = path.with_name(f".{path.name}.{os.getpid()}.npz")
@@ -95,7 +93,7 @@ def read_policy(path: pathlib.Path) -> tuple[PolicyFile, dict[str, np.ndarray]]:
         header = json.loads(arrays.pop(_HEADER)[:MOST_JSON].tobytes())
         if header["format"] != _FORMAT:
             raise ConfigError(f"{path} has format {header['format']}, expected {_FORMAT}. Update agentkit.")
-        spec = EnvironmentSpec(**{name: _decode(node) for name, node in header["environment_spec"].items()})
+        spec = decode_spec(header["environment_spec"])
         return PolicyFile(dict(header["agent"]), spec, _decode(header["own_actions"])), arrays
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SpecError) as error:
         if isinstance(error, ConfigError):
@@ -103,6 +101,20 @@ def read_policy(path: pathlib.Path) -> tuple[PolicyFile, dict[str, np.ndarray]]:
         raise ConfigError(
             f"{path} is no policy file, or is damaged: {error!r:.200}. Write it with agentkit.load(RUN).save(FILE)."
         ) from error
+
+
+def encode_spec(spec: EnvironmentSpec) -> dict[str, Any]:
+    """Returns an environment's specs as JSON has them."""
+    return {name: _encode(part) for name, part in spec._asdict().items() if name != "columns"}
+
+
+def decode_spec(code: Mapping[str, Any]) -> EnvironmentSpec:
+    """Returns what `encode_spec` encoded.
+
+    Raises:
+        LookupError, SpecError, TypeError, ValueError: it is damaged.
+    """
+    return EnvironmentSpec(**{name: _decode(node) for name, node in code.items()})
 
 
 def _encode(spec: Nest) -> Any:

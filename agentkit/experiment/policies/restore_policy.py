@@ -7,8 +7,9 @@ import dataclasses
 import os
 import pathlib
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn, final
 
+import dm_env
 import jax
 import numpy as np
 import tree
@@ -21,7 +22,8 @@ from agentkit.envs.resumable import ResumableEnvironment
 from agentkit.errors import CheckpointError, ConfigError, SpecError
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.policies.agent_parts import make_parts, state_shapes
-from agentkit.experiment.runs.config_json import read_config
+from agentkit.experiment.policies.policy_file import decode_spec
+from agentkit.experiment.runs.config_json import damaged, read_config, read_record
 from agentkit.learning import Update
 from agentkit.specs import EnvironmentSpec, make_environment_spec
 from agentkit.types import Nest
@@ -95,6 +97,64 @@ def restore_policy(
             raise
         given = " and ".join(sorted(replaced))
         raise CheckpointError(f"What was trained does not fit the {given} given here. {error}") from error
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class DataAlone:
+    """Makes an environment that has specs, and cannot be played."""
+
+    spec: EnvironmentSpec
+
+    def __call__(self, seed: int) -> dm_env.Environment:
+        """Returns it; the seed changes nothing."""
+        del seed
+        return _Unplayable(self.spec)
+
+
+class _Unplayable(dm_env.Environment):
+    def __init__(self, spec: EnvironmentSpec):
+        self._spec = spec
+
+    def reset(self) -> NoReturn:
+        raise ConfigError("This policy has learned from data alone. To play it, give an environment, as environment=.")
+
+    def step(self, action: Nest) -> NoReturn:
+        self.reset()
+
+    def observation_spec(self) -> Nest:
+        return self._spec.observations
+
+    def action_spec(self) -> Nest:
+        return self._spec.actions
+
+    def reward_spec(self) -> Nest:
+        return self._spec.rewards
+
+    def discount_spec(self) -> Nest:
+        return self._spec.discounts
+
+
+def without_environment(run: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the changes with which a run's policy is loaded: with the specs of its data where it has no more.
+
+    Args:
+        run: a run folder; anything else has an environment.
+        changes: that were asked for.
+
+    Raises:
+        ConfigError: not a run folder, or its ``config.json`` is damaged.
+    """
+    if "environment" in changes or not isinstance(run, str | pathlib.Path):
+        return dict(changes)
+    code = read_record(run).get("offline", {}).get("specs")
+    if code is None:
+        return dict(changes)
+    try:
+        spec = decode_spec(code)
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:  # SpecError is a ValueError.
+        raise damaged(pathlib.Path(run) / "config.json", error) from error
+    return {"environment": DataAlone(spec), "wrappers": (), **changes}
 
 
 def check_fits(spec: EnvironmentSpec, observations: Nest, actions: Nest) -> None:
