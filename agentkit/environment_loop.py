@@ -322,8 +322,9 @@ class BatchedEnvironmentLoop(_LoopOfMany):
         np.add(self._returns, timestep.reward, out=self._returns, where=moved)
         self._lengths += moved
         self.num_steps += int(np.count_nonzero(moved))
-        if not moved.all():
-            self._raw_returns.begin(~moved)
+        begins = timestep.step_type == FIRST  # Not where one waits for others to begin: it is in mid-episode.
+        if begins.any():
+            self._raw_returns.begin(begins)
         for observer in self._observers:
             observer.observe(self._environment, action, timestep)
         ended = (timestep.step_type == LAST).nonzero()[0]

@@ -4,13 +4,16 @@ import functools
 import io
 
 import dm_env
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode
 
 from agentkit import envs, specs
 from agentkit.core import Actor
 from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop, ReadyEnvironmentLoop
 from agentkit.envs.base import Environment
+from agentkit.envs.gymnasium_vector import VectorEnvironment
 from agentkit.envs.resumable import ResumableEnvironment
 from agentkit.loggers.terminal import TerminalLogger
 from agentkit.wrappers.action_repeat import ActionRepeat
@@ -164,6 +167,14 @@ class Pool(dm_env.Environment):
 def test_a_wrapper_around_a_batch_sums_for_each_environment():
     records = loop_of(HALF(Pool())).run(num_episodes=4)
     assert returns(records) == [(9.0, 18.0), (13.0, 26.0), (9.0, 18.0), (13.0, 26.0)]
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_an_environment_that_waits_for_others_to_begin_keeps_what_it_has_summed(mode):
+    """CartPole pays 1 a step, which is clipped to 1."""
+    vector = gymnasium.make_vec("CartPole-v1", 4, "sync", vector_kwargs={"autoreset_mode": mode})
+    records = loop_of(ClipReward(VectorEnvironment(vector, seed=0))).run(num_episodes=12)
+    assert returns(records) == [(record["episode_length"],) * 2 for record in records]
 
 
 @pytest.mark.parametrize(("life_loss", "expected"), [("ignore", [60.0] * 2), ("terminate", [24.0, 8.0])])
