@@ -11,6 +11,8 @@ import numpy as np
 from agentkit.errors import ConfigError
 from agentkit.types import Nest
 
+NO_LIMIT = 2**31 - 1
+"""Steps of an episode that nobody reaches, for simulators that know no word for no limit; some count in int32."""
 _LARGEST = 10_000
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import tree
 
 from agentkit import specs
-from agentkit.envs.base import check_max_episode_steps
+from agentkit.envs.base import NO_LIMIT, check_max_episode_steps
 from agentkit.envs.batched import Batch, spec_with_floats
 from agentkit.errors import ConfigError, missing_extra, unknown_name
 from agentkit.types import Array, Nest
@@ -26,8 +26,6 @@ try:
     import envpool
 except ImportError as error:
     raise missing_extra("envpool", "envpool") from error
-
-_NO_LIMIT = 2**31 - 1  # EnvPool counts in int32.
 
 
 def make(
@@ -59,7 +57,7 @@ def make(
         kwargs["batch_size"] = ready
     check_max_episode_steps(kwargs.get("max_episode_steps"))
     if kwargs.get("max_episode_steps") == -1:
-        kwargs["max_episode_steps"] = _NO_LIMIT  # EnvPool would end every episode at its first step.
+        kwargs["max_episode_steps"] = NO_LIMIT  # EnvPool would end every episode at its first step.
     try:
         # EnvPool's dm_env interface reports discount 0 for episodes that were only truncated (1.2.5),
         # so the pool is driven through the one that tells the two apart.

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
-from agentkit.envs.base import check_max_episode_steps
+from agentkit.envs.base import NO_LIMIT, check_max_episode_steps
 from agentkit.envs.rendering import explain_import, prepare_pygame
 from agentkit.errors import (
     DISTRIBUTION,
@@ -66,6 +66,8 @@ def load_vector(name: str, num_envs: int, *, evaluation: bool = False, **kwargs:
     In an `evaluation` ALE's own vector environment neither clips rewards, as it does by default, nor takes a lost life
     for an end, whatever the arguments say of its training.
 
+    ``max_episode_steps`` is as in `load`, whether gymnasium or the environment's own vector class counts the steps.
+
     Raises:
         ConfigError: a setting is impossible; and what `load` raises.
     """
@@ -74,8 +76,11 @@ def load_vector(name: str, num_envs: int, *, evaluation: bool = False, **kwargs:
     own_class = getattr(spec, "vector_entry_point", None)
     if kwargs.get("vectorization_mode") in ("sync", "async") or own_class is None:
         kwargs.setdefault("disable_env_checker", True)  # A class of its own has no such argument.
-    elif evaluation and str(own_class).startswith("ale_py."):
-        kwargs |= {"reward_clipping": False, "episodic_life": False}
+    else:
+        if kwargs.get("max_episode_steps") == -1:
+            kwargs["max_episode_steps"] = NO_LIMIT  # Such a class would end every episode at its first step.
+        if evaluation and str(own_class).startswith("ale_py."):
+            kwargs |= {"reward_clipping": False, "episodic_life": False}
     try:
         vector: gymnasium.vector.VectorEnv = _made(
             functools.partial(gymnasium.make_vec, num_envs=num_envs), name, kwargs

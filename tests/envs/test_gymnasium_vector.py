@@ -111,6 +111,16 @@ def test_episodes_are_those_of_environments_alone(mode):
         assert kinds == {(FIRST, 1.0), (MID, 1.0), (LAST, float(i % 2))}, "odd ones are truncated, even ones terminate"
 
 
+@pytest.mark.parametrize("settings", [{}, {"vectorization_mode": "sync"}], ids=["own class", "sync"])
+def test_without_a_limit_episodes_go_on(settings):
+    batch = envs.make("gymnasium_vector:CartPole-v1", seed=1, num_envs=3, max_episode_steps=-1, **settings)
+    timestep = batch.reset()
+    for _ in range(510):  # Its own limit is 500.
+        actions = [chosen(observation, 1) for observation in timestep.observation]
+        timestep = batch.step(np.array(actions, np.int32))
+        assert (timestep.step_type == MID).all()
+
+
 class Clocks(gymnasium.vector.VectorEnv):
     """Counts each environment's steps; episode k of environment i has 1 + i (1 + k % 2), and a choice of 5 or 6."""
 
