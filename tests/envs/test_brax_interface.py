@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import functools
 import importlib
 import sys
 import types
@@ -75,6 +76,13 @@ def test_what_is_done_is_a_termination_with_its_own_observation_and_a_limit_a_tr
     assert len(short) == 7 and short[-1].discount == 1.0 and all(step.discount == 1.0 for step in short[1:])
     at_once = follow(make(episode_length=len(before)), 1.0)
     assert at_once[-1].discount == 0.0, "both at one step are a termination"
+
+
+@pytest.mark.parametrize("length", [0, -1, 2.5, True])
+def test_an_episode_of_no_steps_is_refused(playground, length):
+    for named in (make, functools.partial(playground, "Walk")):
+        with pytest.raises(ConfigError, match="episode_length: expected a whole number of at least 1, found"):
+            named(episode_length=length)
 
 
 def test_one_observation_of_several_is_given_or_all():

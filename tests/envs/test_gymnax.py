@@ -77,6 +77,12 @@ def test_the_end_of_the_time_is_a_truncation_with_its_own_observation():
     assert longer[1].observation[2] == pytest.approx(speed + 0.05 * (15 * sin + 3 * 2), abs=1e-4)
 
 
+@pytest.mark.parametrize("limit", [0, -1, 2.5, True])
+def test_a_time_limit_of_no_steps_is_refused(limit):
+    with pytest.raises(ConfigError, match="max_steps_in_episode: expected a whole number of at least 1, found"):
+        envs.make("gymnax:CartPole-v1", max_steps_in_episode=limit)
+
+
 def test_settings_go_to_the_class_or_to_its_parameters():
     assert Gymnax("Breakout-MinAtar", Settings({"use_minimal_action_set": False})).action_spec().num_values == 6
     assert Gymnax("Breakout-MinAtar").action_spec().num_values == 3

@@ -32,6 +32,7 @@ def make(
 
     Raises:
         UnknownNameError: there is no such environment, or no such setting; proposes the nearest one.
+        ConfigError: `episode_length` is no whole number of at least 1.
     """
     known = brax_envs._envs  # The only list that brax has.
     check_known("brax", name, known)

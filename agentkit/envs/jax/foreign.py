@@ -18,6 +18,7 @@ from agentkit.envs.jax.base import JaxEnvironment
 from agentkit.envs.jax.time_steps import first_step, next_step
 from agentkit.errors import ConfigError, SpecError, unknown_name
 from agentkit.types import Array, Nest
+from agentkit.wrappers.base import check_count
 
 
 @final
@@ -190,6 +191,9 @@ class BraxInterface(JaxEnvironment):
     arguments: tuple[Any, ...]
     episode_length: int
     observed: str | None = None
+
+    def __post_init__(self) -> None:
+        check_count("episode_length", self.episode_length)  # Of 0 steps or fewer, each would end at its first.
 
     @functools.cached_property
     def _made(self) -> Any:

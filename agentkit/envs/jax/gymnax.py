@@ -21,6 +21,7 @@ from agentkit.envs.jax.time_steps import first_step, next_step
 from agentkit.envs.prefixes import check_known, check_settings
 from agentkit.errors import ConfigError, missing_extra
 from agentkit.types import Array, Nest
+from agentkit.wrappers.base import check_count
 
 try:
     import gymnax
@@ -39,7 +40,7 @@ def make(name: str, seed: int = 0, reset_pool: int | None = None, **settings: An
 
     Raises:
         UnknownNameError: there is no such environment, or no such setting; proposes the nearest one.
-        ConfigError: gymnax is older than 1.0.
+        ConfigError: gymnax is older than 1.0, or `max_steps_in_episode` is no whole number of at least 1.
         SpecError: its observations or actions are none that agents take.
     """
     environment = Gymnax(name, Settings(settings))
@@ -76,6 +77,8 @@ class Gymnax(JaxEnvironment):
         fields = [field.name for field in dataclasses.fields(params)]
         check_settings(f"gymnax:{self.name}", self.settings.values, ["reset_pool", *own, *fields])
         given = self.settings.values
+        if "max_steps_in_episode" in given:  # Of 0 steps or fewer, each episode would end at its first.
+            check_count("max_steps_in_episode", given["max_steps_in_episode"])
         environment, params = gymnax.make(self.name, **{key: x for key, x in given.items() if key in own})
         return environment, params.replace(**{key: x for key, x in given.items() if key not in own})
 

@@ -37,7 +37,8 @@ def make(
 
     Raises:
         UnknownNameError: there is no such environment, or no such setting; proposes the nearest one.
-        ConfigError: it is a robot, whose model cannot be downloaded; or actions are to be repeated.
+        ConfigError: it is a robot, whose model cannot be downloaded; actions are to be repeated; or `episode_length` is
+            no whole number of at least 1.
     """
     check_known("playground", name, registry.ALL_ENVS)
     config = registry.get_default_config(name)
@@ -51,7 +52,7 @@ def make(
         )
     if "impl" in config:
         settings = {"impl": "jax", **settings}
-    episode_length = int(settings.get("episode_length", config.episode_length))
+    episode_length = settings.get("episode_length", config.episode_length)
     environment = BraxInterface(_build, (name, Settings(settings)), episode_length, observed)
     return DmEnvironment(with_reset_pool(environment, reset_pool), seed)
 
