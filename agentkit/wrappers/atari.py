@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any, Literal, final
 
 import dm_env
@@ -36,8 +37,10 @@ class AtariPreprocessing(EnvironmentWrapper):
         life_loss: what the loss of a life means, in games that tell `lives` in their info:
             "ignore"; "zero_discount", the step has discount 0 and the game goes on; "terminate",
             the step is LAST with discount 0 and the next episode goes on in the same game after a
-            no-op, until that is over (Stable-Baselines3's ``EpisodicLifeEnv``).
-        clip_reward: whether summed rewards are clipped to [-1, 1]; logs then have the game's own returns, too.
+            no-op, until that is over (Stable-Baselines3's ``EpisodicLifeEnv``). In training only, as `clip_reward`: an
+            experiment's evaluations play whole games for their own rewards, as with ``atari:``.
+        clip_reward: whether summed rewards are clipped to [-1, 1]; logs then have the episodes' own returns, too, with
+            "terminate" those of lives.
         seed: seeds the number of no-ops.
 
     Raises:
@@ -49,6 +52,7 @@ class AtariPreprocessing(EnvironmentWrapper):
 
     within_episode = True
     sets_discounts = True
+    evaluation_settings = MappingProxyType({"life_loss": "ignore", "clip_reward": False})
 
     def __init__(
         self,
@@ -107,7 +111,7 @@ class AtariPreprocessing(EnvironmentWrapper):
 
     @property
     def raw_return(self) -> float:
-        """Returns the sum of this episode's rewards so far, before they were clipped."""
+        """Returns the sum of this episode's rewards so far, before they were clipped: of a life's with "terminate"."""
         if not self._clip_reward:
             raise AttributeError("Rewards are the game's own.")  # Or those that an environment inside has clipped.
         return self._raw_return

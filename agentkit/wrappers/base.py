@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import dm_env
@@ -60,6 +62,9 @@ class EnvironmentWrapper(Around, dm_env.Environment):
 
     training_only: ClassVar[bool] = False
     """Whether evaluations go without it, so that their returns are the environment's own."""
+
+    evaluation_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    """Settings that it has in evaluations, whatever is given, so that their returns are the environment's own."""
 
     keeps_rewards: ClassVar[bool] = False
     """Whether one for training only leaves the rewards as they are."""
@@ -189,8 +194,25 @@ def check_count(name: str, value: Any, least: int = 1) -> None:
 
 
 def without_training_only(wrappers: Sequence[Callable[..., Any]]) -> list[Callable[..., Any]]:
-    """Returns those wrappers that are around an environment in evaluation, too."""
-    return [each for each in wrappers if not _says(each, "training_only")]
+    """Returns those wrappers that are around an environment in evaluation, too, with the settings that hold there.
+
+    Only those of a class or a `functools.partial` of one are known: a function of yours wraps as it does in training.
+    """
+    return [_in_evaluation(each) for each in wrappers if not _says(each, "training_only")]
+
+
+def _in_evaluation(wrapper: Callable[..., Any]) -> Callable[..., Any]:
+    changed = {name: value for name, value in _evaluation_settings(wrapper).items() if name in _keywords(wrapper)}
+    return functools.partial(wrapper, **changed) if changed else wrapper
+
+
+def _evaluation_settings(wrapper: Callable[..., Any]) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = getattr(getattr(wrapper, "func", wrapper), "evaluation_settings", {})
+    return found
+
+
+def _keywords(wrapper: Callable[..., Any]) -> Mapping[str, Any]:
+    return wrapper.keywords if isinstance(wrapper, functools.partial) else {}
 
 
 def only_in_training(wrappers: Sequence[Callable[..., Any]]) -> list[Callable[..., Any]]:
@@ -213,10 +235,10 @@ def check_order(wrappers: Sequence[Callable[..., Any]]) -> None:
         wrappers: around one environment, the innermost first.
 
     Raises:
-        ConfigError: one for training only is inside of one that makes rewards observations, so that an evaluation
-            would show the agent others than the training; one that begins anew with each episode is around a soft
-            horizon, after which the environment goes on; terminations are made truncations inside of a wrapper that
-            makes terminations; or one of gymnasium's is around one of agentkit's.
+        ConfigError: one that changes rewards in training only is inside of one that makes rewards observations, so
+            that an evaluation would show the agent others than the training; one that begins anew with each episode
+            is around a soft horizon, after which the environment goes on; terminations are made truncations inside of
+            a wrapper that makes terminations; or one of gymnasium's is around one of agentkit's.
     """
     for position, outer in enumerate(wrappers):
         for inner in wrappers[:position]:
@@ -230,6 +252,13 @@ def check_order(wrappers: Sequence[Callable[..., Any]]) -> None:
                 raise ConfigError(
                     "wrappers: {0} is for training only, and {1} after it would show its rewards to the agent, so that "
                     "evaluations would have other observations. Put {0} after {1}.".format(*names)
+                )
+            is_clipped = "clip_reward" in _evaluation_settings(inner) and _keywords(inner).get("clip_reward", False)
+            if is_clipped and _says(outer, "observes_rewards"):
+                raise ConfigError(
+                    "wrappers: {0} clips rewards in training, and {1} after it would show them to the agent, so that "
+                    "evaluations would have other observations. Leave clip_reward out of {0}, and put ClipReward "
+                    "(--wrapper clip_reward) after {1}.".format(*names)
                 )
             if _says(inner, "ends_softly") and _says(outer, "within_episode"):
                 raise ConfigError(

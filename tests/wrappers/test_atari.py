@@ -1,16 +1,21 @@
 """Atari preprocessing, on a scripted game and, where it is installed, on a real one."""
 
+import functools
 import importlib.util
 
 import numpy as np
 import pytest
 
-from agentkit import envs, specs
+from agentkit import ExperimentConfig, envs, specs
+from agentkit.agents import dqn
+from agentkit.cli.values.environments import parse_wrapper
 from agentkit.envs.base import Environment
 from agentkit.envs.resumable import ResumableEnvironment
 from agentkit.errors import ConfigError, SpecError
 from agentkit.testing.environment import EnvironmentContract
+from agentkit.types import LAST
 from agentkit.wrappers.atari import AtariPreprocessing
+from agentkit.wrappers.observation_action_reward import ObservationActionReward
 
 
 class Game(Environment):
@@ -141,6 +146,32 @@ class TestLives(EnvironmentContract):
 
 def test_reward_clipping():
     assert play(AtariPreprocessing(Game(), max_noops=0, clip_reward=True), 1)[1].reward == 1.0
+
+
+@pytest.mark.parametrize("num_envs", [None, 2])
+@pytest.mark.parametrize("evaluation", [False, True])
+def test_an_evaluation_plays_whole_games_for_their_own_rewards(evaluation, num_envs):
+    """A game has 30 frames that pay 2 each; the first life is lost in the third action."""
+    wrapper = parse_wrapper("atari(life_loss='terminate', clip_reward=True, max_noops=0)")
+    plan = ExperimentConfig(dqn.make_agent(), Game, 40, wrappers=[wrapper], num_envs=num_envs)
+    environment = plan.make_environment(0, num_envs, evaluation=evaluation)
+    actions = np.int32(0) if num_envs is None else np.zeros(num_envs, np.int32)
+    timestep, paid = environment.reset(), []
+    while not np.all(timestep.step_type == LAST):
+        timestep = environment.step(actions)
+        paid.append(float(np.max(timestep.reward)))
+    assert paid == ([8.0] * 7 + [4.0] if evaluation else [1.0] * 3)
+    assert (getattr(environment, "raw_return", None) is None) == evaluation
+
+
+def test_rewards_that_are_clipped_in_training_only_are_no_observations():
+    def plan(**settings):
+        wrappers = [functools.partial(AtariPreprocessing, **settings), ObservationActionReward]
+        return ExperimentConfig(dqn.make_agent(), Game, 40, wrappers=wrappers)
+
+    with pytest.raises(ConfigError, match=r"Leave clip_reward out of AtariPreprocessing, and put ClipReward"):
+        plan(clip_reward=True)
+    assert plan(life_loss="terminate", clip_reward=False).wrappers
 
 
 def test_averaging_keeps_the_mean_and_a_step_edge():
