@@ -39,6 +39,9 @@ except Exception as error:
 def make(name: str, seed: int = 0, **kwargs: Any) -> DMControlEnvironment:
     """Calls ``suite.load(domain, task, **kwargs)`` for the name ``domain/task``.
 
+    Seeds change episodes and never the plant: of ``lqr``, whose joints have a random stiffness, it is the one of
+    ``task_kwargs={"random": 0}``, unless another is given.
+
     Args:
         name: e.g. ``cheetah/run``.
         seed: seeds the task's generator.
@@ -51,11 +54,15 @@ def make(name: str, seed: int = 0, **kwargs: Any) -> DMControlEnvironment:
     domain, _, task = name.partition("/")
     if (domain, task) not in suite.ALL_TASKS:
         raise unknown_name("dm_control task", name, [f"{d}/{t}" for d, t in suite.ALL_TASKS])
-    task_kwargs = {"random": seed} | dict(kwargs.pop("task_kwargs", None) or {})
+    task_kwargs = dict(kwargs.pop("task_kwargs", None) or {})
     if "time_limit" in task_kwargs:
         check_within("task_kwargs: time_limit", task_kwargs["time_limit"], 0, above=True)
     with _without_deprecations():
-        return DMControlEnvironment(suite.load(domain, task, task_kwargs=task_kwargs, **kwargs))
+        # Not by the seed, from which lqr would also draw the stiffness of its joints.
+        made = DMControlEnvironment(suite.load(domain, task, task_kwargs={"random": 0} | task_kwargs, **kwargs))
+    if "random" not in task_kwargs:
+        made.reseed(seed)
+    return made
 
 
 @contextlib.contextmanager

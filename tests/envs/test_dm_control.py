@@ -75,6 +75,18 @@ def test_a_time_limit_of_no_seconds_is_refused():
     envs.make("dm_control:cheetah/run", task_kwargs={"time_limit": float("inf")})
 
 
+def test_seeds_change_episodes_and_not_the_plant():
+    """The suite draws the stiffness of lqr's joints when it makes the model."""
+
+    def plant_and_start(seed, **task_kwargs):
+        environment = envs.make("dm_control:lqr/lqr_2_1", seed=seed, raw=True, task_kwargs=task_kwargs)
+        return environment.physics.model.jnt_stiffness.tolist(), environment.reset().observation["position"].tolist()
+
+    plants, starts = zip(*(plant_and_start(seed) for seed in (0, 1, 2)), strict=True)
+    assert plants[0] == plants[1] == plants[2] != plant_and_start(0, random=1)[0]
+    assert len({*map(tuple, starts)}) == 3 and plant_and_start(1) == (plants[1], starts[1])
+
+
 def test_a_task_that_draws_at_its_reset_needs_no_display_or_says_what_to_install():
     """In a process of its own: whether a GL library works depends on the machine."""
     code = """
