@@ -107,9 +107,10 @@ class PostprocessingAdder(core.Adder):
         self._observation = nests.copy_nest(next_timestep.observation)
         if next_timestep.last():
             found = self._postprocess(self._trajectory())
-            steps, self._steps, self._observation = self._steps, [], None
+            given = self._steps, self._observation
+            self._steps, self._observation = [], None
             if found is not None:
-                self._add_episode(found, steps)
+                self._add_episode(found, given)
 
     def _trajectory(self) -> Trajectory:
         steps = tree.map_structure(lambda *rows: np.stack(rows), *self._steps)
@@ -120,10 +121,10 @@ class PostprocessingAdder(core.Adder):
         )
         return Trajectory(observation, *steps[1:])
 
-    def _add_episode(self, found: Trajectory, steps: list[_Step]) -> None:
-        """Checks an episode, made of these steps, and gives it to the adder, step by step."""
+    def _add_episode(self, found: Trajectory, given: Nest) -> None:
+        """Checks an episode, made of the steps and the last observation that are `given`, and adds it step by step."""
         observation, *others = check_lengths(found, self._stored_spec)
-        check_finite(found, steps)
+        check_finite(found, given)
         length = len(tree.flatten(others[1])[0])
 
         def row(nest: Nest, t: int, which: int) -> Nest:

@@ -178,14 +178,17 @@ def test_numbers_that_the_function_made_nan_are_refused_before_replay(config: An
             stored(with_postprocessing(agent, wrong))
 
 
-def test_the_environments_own_nan_is_left_to_what_looks_at_its_steps() -> None:
+@pytest.mark.parametrize("part", ["reward", "observation", "next_observation"])
+def test_the_environments_own_nan_is_left_to_what_looks_at_its_steps(part: str) -> None:
     spec = specs.make_environment_spec(envs.make("agentkit:catch", seed=0))
     agent = with_postprocessing(dqn.make_agent(dataclasses.replace(CONFIG, n_step=1)), unchanged)
     with InProcessReplay(agent.make_tables(spec)) as replay:
         adder, observation = agent.make_adder(replay, spec), specs.zeros(spec.observations)
-        adder.add_first(dm_env.restart(observation))
-        adder.add(np.int32(0), dm_env.termination(np.nan, observation))
-        assert np.isnan(replay.contents("transitions")[0].reward).all()
+        step: dict[str, Any] = {"observation": observation, "reward": 0.0, "next_observation": observation}
+        step[part] = step[part] + np.float32(np.nan)
+        adder.add_first(dm_env.restart(step["observation"]))
+        adder.add(np.int32(0), dm_env.termination(step["reward"], step["next_observation"]))
+        assert np.isnan(getattr(replay.contents("transitions")[0], part)).all()
 
 
 @pytest.mark.parametrize(
