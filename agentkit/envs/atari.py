@@ -46,13 +46,20 @@ def make(
     Raises:
         UnknownNameError: ALE has no such game; proposes the nearest name.
         MissingExtraError: ale-py is not installed.
-        ConfigError: for a setting that the protocol has, under ALE's name, or `sticky_action_prob` is no probability.
+        ConfigError: for a setting that the protocol has, under ALE's or gymnasium's name, or `sticky_action_prob` is no
+            probability.
     """
     check_within("sticky_action_prob", sticky_action_prob, 0, 1)
     gymnasium_loading.register_atari()
-    ours = {"frameskip": "nothing: an action lasts 4 frames", "repeat_action_probability": "sticky_action_prob"}
+    ours = {
+        "frameskip": "nothing: an action lasts 4 frames",
+        "repeat_action_probability": "sticky_action_prob",
+        "max_num_frames_per_episode": "max_frames",
+        "max_episode_steps": "max_frames (4 to an action)",
+    }
     for key in ours.keys() & kwargs.keys():
-        raise ConfigError(f"atari:{name} has {ours[key]} for ALE's {key}.")
+        whose = "gymnasium's" if key == "max_episode_steps" else "ALE's"
+        raise ConfigError(f"atari:{name} has {ours[key]} for {whose} {key}.")
     found = gymnasium_loading.find("ale_py", name, "Atari game", "ALE/")
     game = gymnasium_loading.load(
         found,

@@ -62,8 +62,13 @@ def test_rewards_are_clipped_and_lives_are_ends_in_training_only(evaluation):
 def test_games_and_settings_that_are_not_there():
     with pytest.raises(UnknownNameError, match="Did you mean 'Breakout'"):
         make("Breakuot")
-    with pytest.raises(ConfigError, match="sticky_action_prob for ALE's repeat_action_probability"):
-        make("Pong", repeat_action_probability=0.0)
+    for setting, message in (
+        ({"repeat_action_probability": 0.0}, "sticky_action_prob for ALE's repeat_action_probability"),
+        ({"max_num_frames_per_episode": 100}, "max_frames for ALE's max_num_frames_per_episode"),
+        ({"max_episode_steps": 40}, r"max_frames \(4 to an action\) for gymnasium's max_episode_steps"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            make("Pong", **setting)
     with pytest.raises(UnknownNameError, match="difficult"):
         make("Pong", dificulty=1)
 
