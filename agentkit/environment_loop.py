@@ -197,7 +197,7 @@ class EnvironmentLoop(_Loop):
         self._timestep: dm_env.TimeStep | None = None
         self._return = 0.0
         self._length = 0
-        self._start_time = time.monotonic()
+        self._timed_from = time.monotonic(), self._length
 
     @property
     def timestep(self) -> dm_env.TimeStep | None:
@@ -231,20 +231,21 @@ class EnvironmentLoop(_Loop):
         self._timestep = timestep
         self._return, self._length = 0.0, 0
         self._raw_returns.begin()
-        self._start_time = time.monotonic()
+        self._timed_from = time.monotonic(), self._length
         self._actor.observe_first(timestep)
         for observer in self._observers:
             observer.observe_first(self._environment, timestep)
 
     def _finish(self) -> dict[str, float]:
         counts = self._counter.increment(steps=self._length, episodes=1)
-        seconds = max(time.monotonic() - self._start_time, 1e-9)
+        start, before = self._timed_from
+        seconds = max(time.monotonic() - start, 1e-9)
         record: dict[str, float] = {
             **counts,
             "episode_return": self._return,
             **self._raw_returns.metrics(),
             "episode_length": self._length,
-            "steps_per_second": self._length / seconds,
+            "steps_per_second": (self._length - before) / seconds,
         }
         for observer in self._observers:
             observer.end_episode(self._environment, record)
@@ -277,7 +278,7 @@ class EnvironmentLoop(_Loop):
         if not mid_episode:
             self._counter.increment(steps=self._length)
             self._return, self._length = 0.0, 0
-        self._start_time = time.monotonic()
+        self._timed_from = time.monotonic(), self._length  # Earlier steps took time elsewhere.
 
 
 class BatchedEnvironmentLoop(_LoopOfMany):

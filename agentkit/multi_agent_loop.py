@@ -99,7 +99,7 @@ class MultiAgentLoop:
         self._acting: tuple[AgentId, ...] = ()
         self._returns = dict.fromkeys(self._specs, 0.0)
         self._length = self._counted = self._lost = 0
-        self._start_time = time.monotonic()
+        self._timed_from = time.monotonic(), self._length
 
     @property
     def beginning(self) -> list[int]:
@@ -219,7 +219,8 @@ class MultiAgentLoop:
 
     def _finish(self) -> dict[str, float]:
         counts = self._counter.increment(steps=self._counted, episodes=1)
-        seconds = max(time.monotonic() - self._start_time, 1e-9)
+        start, before = self._timed_from
+        seconds = max(time.monotonic() - start, 1e-9)
         record: dict[str, float] = {
             **counts,
             "agent_steps": self.num_agent_steps,
@@ -227,7 +228,7 @@ class MultiAgentLoop:
             **{f"episode_return/{agent_id}": value for agent_id, value in self._returns.items()},
             "episode_length": self._length,
             "agents_lost": self._lost,
-            "steps_per_second": self._length / seconds,
+            "steps_per_second": (self._length - before) / seconds,
         }
         self._forget()
         if self._log is not None:
@@ -287,6 +288,7 @@ class MultiAgentLoop:
         self._returns = {agent_id: float(value) for agent_id, value in state["returns"].items()}
         self._length, self._counted = int(state["length"]), int(state.get("counted", state["length"]))
         self._lost = int(state.get("lost", 0))
+        self._timed_from = time.monotonic(), self._length  # Earlier steps took time elsewhere.
 
 
 def _mask_leaves(observations: Nest) -> list[int]:

@@ -1,10 +1,11 @@
+from types import SimpleNamespace
 from typing import Any
 
 import dm_env
 import numpy as np
 import pytest
 
-from agentkit import checkpoint, core, envs, specs, types
+from agentkit import checkpoint, core, environment_loop, envs, specs, types
 from agentkit.counting import Counter
 from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop, Observer
 from agentkit.errors import ConfigError
@@ -215,6 +216,20 @@ def test_restored_in_mid_episode_it_goes_on_as_if_never_stopped(tmp_path: Any, n
     assert advance(again, 25) == expected and expected
     np.testing.assert_array_equal(np.stack(_trace(resumed)), np.stack(_trace(whole)[num_before:]))
     assert again.num_steps == loop.num_steps
+
+
+def test_a_resumed_episode_is_timed_from_where_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step takes a second, by a clock that stands at 0 where the resumed process begins."""
+    actor = Cycle()
+    monkeypatch.setattr(environment_loop, "time", SimpleNamespace(monotonic=lambda: actor._next))
+    loop = EnvironmentLoop(envs.make("agentkit:point_mass", seed=3), actor)
+    for _ in range(15):
+        loop.step()
+    state = loop.save()
+    actor._next = 0
+    resumed = EnvironmentLoop(envs.make("agentkit:point_mass", seed=3), actor)
+    resumed.restore(state)
+    assert [record["steps_per_second"] for record in resumed.run(num_episodes=2)] == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("num_envs", [None, 3])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import dm_env
 import numpy as np
 import pytest
 
-from agentkit import checkpoint, core
+from agentkit import checkpoint, core, multi_agent_loop
 from agentkit.adders import NStepAdder
 from agentkit.counting import Counter
 from agentkit.envs.multi_agent.base import one_reward_spec
@@ -325,6 +326,26 @@ def test_a_saved_loop_goes_on_bit_for_bit_in_mid_episode(num_steps, tmp_path):
         r and {k: v for k, v in r.items() if k not in drop} for r in records
     ]
     assert repr({i: actor.told for i, actor in others.items()}) == repr({i: actor.told for i, actor in actors.items()})
+
+
+def test_a_resumed_episode_is_timed_from_where_it_goes_on(monkeypatch):
+    """A step takes a second, by a clock that stands at 0 where the resumed process begins."""
+    clock = SimpleNamespace(seconds=0, monotonic=lambda: clock.seconds)
+    monkeypatch.setattr(multi_agent_loop, "time", clock)
+
+    def step(loop):
+        seen = loop.begin_step()
+        clock.seconds += 1
+        return loop.end_step({agent_id: loop.choose(agent_id, each) for agent_id, each in seen.items()})
+
+    _, _, loop = come_and_go()
+    for _ in range(7):
+        step(loop)
+    clock.seconds = 0
+    _, _, resumed = come_and_go()
+    resumed.restore(loop.save())
+    records = [record for _ in range(60) if (record := step(resumed)) is not None]
+    assert len(records) > 1 and {record["steps_per_second"] for record in records} == {1.0}
 
 
 def test_a_restored_loop_without_its_unfinished_episode_begins_another_one():
