@@ -60,7 +60,9 @@ def make(
 
 @final
 class MinAtarEnvironment(dm_env.Environment):
-    """Gives a MinAtar game dm_env's interface: observations bool ``[10, 10, C]``, no time limit.
+    """Gives a MinAtar game dm_env's interface: observations bool ``[10, 10, C]``.
+
+    There is no time limit but Freeway's own of 2,501 steps, which MinAtar calls a termination (discount 0).
 
     Args:
         game: a `minatar.Environment`.

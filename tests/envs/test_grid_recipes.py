@@ -54,6 +54,15 @@ def test_minatars_protocol():
         envs.make("minatar:breakot")
 
 
+def test_freeways_own_time_limit_is_a_termination():
+    pytest.importorskip("minatar")
+    environment = envs.make("minatar:Freeway", raw=True)
+    timestep, length = environment.reset(), 0
+    while not timestep.last():
+        timestep, length = environment.step(np.int32(0)), length + 1
+    assert (length, timestep.discount) == (2501, 0.0)
+
+
 def test_sticky_actions_do_not_reach_over_an_end():
     """An episode depends on its seed alone, not on the last action of the one before."""
     pytest.importorskip("minatar")
