@@ -317,16 +317,21 @@ class _Sweep:
             self._processes.stop(job.name)
 
     def _prune(self, trial: _Trial) -> None:
-        """Reports new evaluations; gives the trial up where they are poor."""
+        """Reports new evaluations; gives the trial up where they are poor, unless it has no step left to save."""
         if trial.error or trial.pruned_by is not None:
             return
         evaluations = self._evaluations(trial)
         finished = [is_finished(job) for job in trial.jobs]
-        for step, value in reports(evaluations, finished, trial.jobs[0].experiment.num_steps):
+        num_steps = trial.jobs[0].experiment.num_steps
+        is_whole = all(
+            ended or (records and records[-1]["steps"] >= num_steps)
+            for ended, records in zip(finished, evaluations, strict=True)
+        )
+        for step, value in reports(evaluations, finished, num_steps):
             if step <= trial.reported:
                 continue
             trial.reported = step
-            if self._suggester.report(trial.record.number, step, value):
+            if self._suggester.report(trial.record.number, step, value) and not is_whole:
                 trial.pruned_by = value
                 self._give_up(trial)
                 return

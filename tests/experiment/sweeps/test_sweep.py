@@ -149,6 +149,21 @@ def test_a_pruned_seed_is_the_first_and_the_second_never_starts(tmp_path, monkey
     assert pruned and not {f"trial {number} seed 1" for number in pruned} & {name for _, name in events}
 
 
+@pytest.mark.parametrize("seeds", [(0,), (0, 1)])
+def test_a_trial_that_has_taken_all_its_steps_is_not_given_up(tmp_path, monkeypatch, seeds):
+    """The others come to more at the end, and this one to the best mean."""
+
+    def learning(experiment, steps):
+        if experiment.run_directory.parent.name == "trial-0003":
+            return 50.0
+        return 60.0 * len(seeds) if steps == 40 and experiment.seed == seeds[-1] else 0.0
+
+    the_plan = plan("tpe", num_trials=4, pruner="median", metric="mean", seeds=seeds)
+    result = sweep(monkeypatch, tmp_path, the_plan, learning=learning)
+    assert [record.state for record in result.trials] == ["complete"] * 4
+    assert result.best.number == 3 and result.best.value == 50.0
+
+
 def test_a_failing_trial_stops_no_other_and_three_stop_all(tmp_path, monkeypatch):
     space = {"batch_size": Choice((8, 13, 16))}
     result = sweep(monkeypatch, tmp_path / "one", plan("grid", space=space, num_trials=None))
