@@ -85,11 +85,15 @@ class OptunaSuggester:
         return trial.number, {name: _suggest(trial, name, values) for name, values in self._plan.space.items()}
 
     def report(self, number: int, step: int, value: float) -> bool:
-        """Takes a trial's return at a step, the same again or not; returns True if it is to be given up."""
+        """Takes a trial's return at a step, the same again or not; returns True if it is to be given up.
+
+        Of one that is safe the pruner is asked, too: it may keep what it has seen to judge others by.
+        """
         trial = self._trial(number)
         if step not in self._frozen(number).intermediate_values:
             trial.report(value, step)
-        return bool(trial.should_prune())
+        is_poor = bool(trial.should_prune())
+        return is_poor and step >= self._plan.prune_after and number >= self._plan.startup_trials
 
     def tell(self, record: TrialRecord) -> None:
         """Takes how a trial ended, unless the study knows."""
@@ -135,5 +139,5 @@ def _make_pruner(plan: SweepPlan) -> optuna.pruners.BasePruner:
     if plan.pruner == "median":
         return optuna.pruners.MedianPruner(n_startup_trials=plan.startup_trials, n_warmup_steps=plan.prune_after)
     if plan.pruner == "halving":
-        return optuna.pruners.SuccessiveHalvingPruner()
+        return optuna.pruners.SuccessiveHalvingPruner(min_resource=plan.prune_after or "auto")
     return optuna.pruners.NopPruner()

@@ -149,6 +149,21 @@ def test_a_pruned_seed_is_the_first_and_the_second_never_starts(tmp_path, monkey
     assert pruned and not {f"trial {number} seed 1" for number in pruned} & {name for _, name in events}
 
 
+@pytest.mark.parametrize("pruner", ["median", "halving"])
+def test_the_first_trials_are_safe_and_the_others_up_to_a_step(tmp_path, pruner):
+    """Each is worse than those before it, and is judged by them, also by those that are safe."""
+    the_plan = plan("tpe", pruner=pruner, prune_after=4_000)
+    study = run.make_suggester(the_plan, run.SweepFolder(tmp_path))
+    given_up = {}
+    for _ in range(8):
+        number, parameters = study.propose(set())
+        steps = range(2_000, 20_001, 2_000)
+        poor = [step for step in steps if study.report(number, step, -float(number))]
+        given_up[number] = min(poor, default=None)
+        study.tell(run.TrialRecord(number, parameters, "pruned" if poor else "complete", -float(number)))
+    assert given_up == {number: None if number < 3 else 4_000 for number in range(8)}
+
+
 @pytest.mark.parametrize("seeds", [(0,), (0, 1)])
 def test_a_trial_that_has_taken_all_its_steps_is_not_given_up(tmp_path, monkeypatch, seeds):
     """The others come to more at the end, and this one to the best mean."""
