@@ -10,7 +10,7 @@ from agentkit.errors import ConfigError
 
 
 def reports(
-    evaluations: Sequence[Sequence[dict[str, float]]], finished: Sequence[bool], num_steps: int
+    evaluations: Sequence[Sequence[dict[str, float]]], finished: Sequence[bool], num_steps: int, period: int = 1
 ) -> list[tuple[int, float]]:
     """Returns what a trial is judged by while it runs: pairs of a step and a return, in order.
 
@@ -18,10 +18,14 @@ def reports(
     what is reported does not depend on how many seeds run at the same time. A seed that ended early, as by
     `stop_at_return`, counts with its last return from there on.
 
+    An evaluation counts at the step at which it was due: pruners compare equal steps alone, and a run of many
+    environments evaluates a little later. A second one of the same period, as at the end, counts at its own.
+
     Args:
         evaluations: the records of each seed.
         finished: whether each seed's run has.
         num_steps: of a run.
+        period: steps between evaluations.
 
     >>> reports([[{"steps": 5, "episode_return": 1.0}, {"steps": 10, "episode_return": 2.0}],
     ...          [{"steps": 5, "episode_return": 3.0}]], [True, False], num_steps=10)
@@ -30,9 +34,12 @@ def reports(
     found: list[tuple[int, float]] = []
     for i, records in enumerate(evaluations):
         before = [others for others in evaluations[:i] if others]
+        newest = 0
         for k, record in enumerate(records):
             mean = float(np.mean([*(_return_at(others, k) for others in before), record["episode_return"]]))
-            found.append((i * num_steps + int(record["steps"]), mean))
+            due = int(record["steps"]) // period * period
+            newest = min(due if due > newest else int(record["steps"]), num_steps)
+            found.append((i * num_steps + newest, mean))
         if not finished[i]:
             break
     return found

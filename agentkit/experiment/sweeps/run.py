@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol, final
 from agentkit.callbacks.base import check_evaluates_before_its_end
 from agentkit.errors import AgentkitError, ConfigError, unknown_name
 from agentkit.experiment.checks.short_runs import warnings_of
+from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.multi_agent.config import MultiAgentConfig
 from agentkit.experiment.multi_agent.judging.evaluation import RETURN_OF
@@ -322,12 +323,13 @@ class _Sweep:
             return
         evaluations = self._evaluations(trial)
         finished = [is_finished(job) for job in trial.jobs]
-        num_steps = trial.jobs[0].experiment.num_steps
+        experiment = trial.jobs[0].experiment
+        num_steps, period = experiment.num_steps, evaluation_plan(experiment).period
         is_whole = all(
             ended or (records and records[-1]["steps"] >= num_steps)
             for ended, records in zip(finished, evaluations, strict=True)
         )
-        for step, value in reports(evaluations, finished, num_steps):
+        for step, value in reports(evaluations, finished, num_steps, period):
             if step <= trial.reported:
                 continue
             trial.reported = step

@@ -38,7 +38,8 @@ class Curves:
         return ended
 
     def _write(self, job, number):
-        steps = job.experiment.num_steps * number // NUM_EVALUATIONS
+        due, num_envs = job.experiment.num_steps * number // NUM_EVALUATIONS, job.experiment.num_envs or 1
+        steps = -(-due // num_envs) * num_envs  # Environments step together.
         value = self._curve(job.experiment, steps)
         with CsvLogger(job.directory / "logs" / "evaluation.csv", resume_step=steps - 1) as log:
             log.write({"steps": steps, "episode_return": value})

@@ -276,6 +276,30 @@ def test_what_is_reported_does_not_depend_on_how_many_seeds_run_at_once():
     assert reports([first[:1], second], [False, False], 20) == whole[:1]  # The second waits for the first.
 
 
+def test_runs_of_any_number_of_environments_are_compared_at_the_steps_at_which_they_were_to_evaluate():
+    def steps_of(*steps, num_steps=20_000, period=2_000):
+        record = [{"steps": step, "episode_return": 0.0} for step in steps]
+        return [step for step, _ in reports([record, record], [True, True], num_steps, period)]
+
+    assert steps_of(2_048, 4_032, 20_032)[:3] == [2_000, 4_000, 20_000] == steps_of(2_000, 4_000, 20_000)[:3]
+    assert steps_of(24, 28, num_steps=25, period=2) == [24, 25, 49, 50]  # The last one does not hide behind another.
+    assert steps_of(24, 25, num_steps=25, period=2) == [24, 25, 49, 50]
+    assert steps_of(3, 16, 32, num_steps=30, period=10) == [3, 10, 30, 33, 40, 60]
+
+
+def test_trials_of_several_numbers_of_environments_report_at_the_same_steps(tmp_path, monkeypatch):
+    def searched(parameters):
+        return dataclasses.replace(make_experiment({}), num_envs=parameters["num_envs"])
+
+    the_plan = plan("tpe", space={"num_envs": Choice((1, 3, 8))}, make_experiment=searched, num_trials=6)
+    result = sweep(monkeypatch, tmp_path, the_plan)
+    from agentkit.experiment.sweeps import optuna_study
+
+    study = optuna_study.optuna.load_study(study_name=optuna_study.STUDY, storage=optuna_study.open_storage(tmp_path))
+    assert len({record.parameters["num_envs"] for record in result.trials}) > 1
+    assert [list(trial.intermediate_values) for trial in study.trials] == [[10, 20, 30, 40]] * 6
+
+
 @pytest.mark.parametrize(("metric", "value"), [("last", 2.0), ("best", 4.5), ("mean", 3.25)])
 def test_metrics(metric, value):
     records = [[{"episode_return": float(each)} for each in curve] for curve in ((5, 1), (4, 3))]
