@@ -45,6 +45,14 @@ def reports(
     return found
 
 
+def has_taken_all(evaluations: Sequence[Sequence[dict[str, float]]], finished: Sequence[bool], num_steps: int) -> bool:
+    """Returns True if no seed of a trial has steps left: its run has ended, or was evaluated at its last step."""
+    return all(
+        ended or (bool(records) and records[-1]["steps"] >= num_steps)
+        for ended, records in zip(finished, evaluations, strict=True)
+    )
+
+
 def metric_of(evaluations: Sequence[Sequence[dict[str, float]]], metric: str) -> float:
     """Returns a trial's value: the metric of its seeds' mean returns, evaluation by evaluation.
 

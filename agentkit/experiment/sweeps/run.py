@@ -31,7 +31,7 @@ from agentkit.experiment.sweeps.jobs import (
     share_of_threads,
     wait_a_little,
 )
-from agentkit.experiment.sweeps.metrics import metric_of, reports
+from agentkit.experiment.sweeps.metrics import has_taken_all, metric_of, reports
 from agentkit.experiment.sweeps.plan import SweepPlan
 from agentkit.experiment.sweeps.together import JobsTogether, check_together
 from agentkit.experiment.sweeps.trials import (
@@ -324,17 +324,14 @@ class _Sweep:
         evaluations = self._evaluations(trial)
         finished = [is_finished(job) for job in trial.jobs]
         experiment = trial.jobs[0].experiment
-        num_steps, period = experiment.num_steps, evaluation_plan(experiment).period
-        is_whole = all(
-            ended or (records and records[-1]["steps"] >= num_steps)
-            for ended, records in zip(finished, evaluations, strict=True)
-        )
-        for step, value in reports(evaluations, finished, num_steps, period):
+        found = reports(evaluations, finished, experiment.num_steps, evaluation_plan(experiment).period)
+        is_whole = has_taken_all(evaluations, finished, experiment.num_steps)
+        for step, value in found:
             if step <= trial.reported:
                 continue
             trial.reported = step
             if self._suggester.report(trial.record.number, step, value) and not is_whole:
-                trial.pruned_by = value
+                _, trial.pruned_by = found[-1]  # A resumed sweep reports all again, and it is the newest that is poor.
                 self._give_up(trial)
                 return
 

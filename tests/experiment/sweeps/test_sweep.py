@@ -14,7 +14,7 @@ from agentkit.experiment.sweeps import Choice, Interval, SweepPlan, jobs, run, r
 from agentkit.experiment.sweeps.metrics import metric_of, reports
 from agentkit.experiment.sweeps.space import draw, grid
 from agentkit.experiment.sweeps.trials import SweepFolder
-from agentkit.loggers import read_csv
+from agentkit.loggers import CsvLogger, read_csv
 from tests.experiment.sweeps.curves import Curves
 
 SPACE = {"learning_rate": Interval(1e-4, 1e-1, log=True), "batch_size": Choice((8, 16, 32))}
@@ -147,6 +147,24 @@ def test_a_pruned_seed_is_the_first_and_the_second_never_starts(tmp_path, monkey
     result = sweep(monkeypatch, tmp_path, the_plan, events=events)
     pruned = [record.number for record in result.trials if record.state == "pruned"]
     assert pruned and not {f"trial {number} seed 1" for number in pruned} & {name for _, name in events}
+
+
+def test_a_trial_that_a_resumed_sweep_gives_up_has_its_newest_return(tmp_path, monkeypatch):
+    def learning(experiment, steps):
+        if experiment.run_directory.parent.name != "trial-0003":
+            return 100.0
+        if steps == 10:
+            raise KeyboardInterrupt
+        return float(steps)
+
+    the_plan = plan("tpe", num_trials=4, pruner="median")
+    with pytest.raises(KeyboardInterrupt):
+        sweep(monkeypatch, tmp_path, the_plan, learning=learning)
+    with CsvLogger(tmp_path / "trial-0003" / "seed0" / "logs" / "evaluation.csv") as log:
+        for steps in (10, 20):  # Written, and not yet looked at by what was killed.
+            log.write({"steps": steps, "episode_return": float(steps)})
+    resumed = sweep(monkeypatch, tmp_path, the_plan, learning=learning)
+    assert (resumed.trials[3].state, resumed.trials[3].value) == ("pruned", 30.0)
 
 
 @pytest.mark.parametrize("pruner", ["median", "halving"])
