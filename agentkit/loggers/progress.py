@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import math
 from collections.abc import Mapping, Sequence
 from typing import final
 
@@ -54,7 +55,8 @@ class Progress:
         found = row.get("episode_raw_return", row.get("episode_return"))
         if found is not None:
             self._returns.append(found)
-            self._curve.add(found)
+            if math.isfinite(found):  # With on_nan="warn" training goes on, and no bar is as high as infinity.
+                self._curve.add(found)
         self.episodes = row.get("episodes", self.episodes)
         self._updates_per_second = row.get("updates_per_second", self._updates_per_second)
 

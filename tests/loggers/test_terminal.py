@@ -138,6 +138,16 @@ def test_the_curve_is_of_all_episodes_in_equal_parts():
     assert max(steps[:-1]) == pytest.approx(min(steps[:-1]))
 
 
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_a_return_that_is_no_number_is_shown_and_is_no_part_of_the_curve(value):
+    progress = Progress(1_000, 0, now=0.0)
+    for number in range(1, 9):
+        odd = number in (3, 8)
+        progress.add(number, {"steps": 100 * number, "episode_return": float(value) if odd else float(number)})
+    _, second = ("".join(line) for line in drawn_lines(progress, 9.0, 80))
+    assert f"return {value}" in second and progress.curve(10) == "▁▂▅▆▇█"
+
+
 def test_a_notebook_has_one_output_that_changes(monkeypatch, capsys):
     outputs = []
 
