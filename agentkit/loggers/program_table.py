@@ -161,13 +161,14 @@ def program_row(status: Status, speeds: Speeds | None = None, roles: Sequence[st
         roles: those that have columns also where no node of theirs has joined yet.
 
     Returns:
-        ``steps``, ``updates`` and what else is counted; the first two per second; ``parameter_age_seconds``, the
-        oldest of any node. For each role ``ROLE_running`` and ``ROLE_restarts``, and ``learner_waiting``, the
-        share of its time that the learner waited for data; the mean of several. For each table its size, inserts,
-        samples, samples per insert and their target, and 1 or 0 for whether its writers or its samplers wait.
+        ``steps``, ``updates``, ``episodes`` and what else is counted; the first two per second;
+        ``parameter_age_seconds``, the oldest of any node. For each role ``ROLE_running`` and ``ROLE_restarts``, and
+        ``learner_waiting``, the share of its time that the learner waited for data; the mean of several. For each table
+        its size, inserts, samples, samples per insert and their target, and 1 or 0 for whether its writers or its
+        samplers wait.
     """
     speeds = Speeds() if speeds is None else speeds
-    row: dict[str, Number | None] = {"steps": 0, "updates": 0, **status["totals"]}
+    row: dict[str, Number | None] = {"steps": 0, "updates": 0, "episodes": None, **status["totals"]}
     row["steps_per_second"] = speeds.per_second("", "steps")
     row["updates_per_second"] = speeds.per_second("", "updates")
     ages = [node["gauges"].get("parameter_age_seconds") for node in status["nodes"].values()]

@@ -9,7 +9,7 @@ from agentkit.agents import dqn
 from agentkit.distributed import NodeContext, RunStore, RunStoreClient
 from agentkit.distributed.context import NodeId
 from agentkit.experiment import ExperimentConfig
-from agentkit.experiment.launching.nodes import evaluator
+from agentkit.experiment.launching.nodes import actor, evaluator
 from agentkit.experiment.launching.sharing.common import resume_step
 from agentkit.loggers import TensorboardLogger, read_csv
 
@@ -19,9 +19,10 @@ SECRET = "0123456789abcdef0123456789abcdef"
 
 
 @contextlib.contextmanager
-def joined(store, directory, incarnation=0):
-    with contextlib.closing(RunStoreClient(store.address, SECRET, node="evaluator-0")) as client:
-        context = NodeContext(NodeId("evaluator-0", "evaluator", 0, incarnation, directory), client)
+def joined(store, directory, incarnation=0, role="evaluator", index=0):
+    name = f"{role}-{index}"
+    with contextlib.closing(RunStoreClient(store.address, SECRET, node=name)) as client:
+        context = NodeContext(NodeId(name, role, index, incarnation, directory), client)
         try:
             yield context
         finally:
@@ -52,6 +53,32 @@ def test_a_node_that_is_started_again_keeps_its_log_and_one_of_a_run_that_goes_b
         assert write(store, run, 9) == [4, 6, 8, 9]
     with RunStore(SECRET) as store:
         assert write(store, run, 7) == [4, 7]
+
+
+def act(store, run, num_episodes):
+    """Two actors end episodes of 10 steps in turn, each told of the other's; returns the program's counts."""
+    experiment = ExperimentConfig(dqn.make_agent(), "agentkit:catch", 100, run_directory=run)
+    with joined(store, run, role="actor") as one, joined(store, run, role="actor", index=1) as two:
+        with contextlib.ExitStack() as stack:
+            logs = [(each, actor.open_log(each, experiment, stack)) for each in (one, two)]
+            for number in range(1, num_episodes // 2 + 1):
+                for context, log in logs:
+                    context.heartbeat(steps=10 * number, episodes=number)
+                    context.sync()
+                    log({"steps": 10 * number, "episodes": number, "episode_return": 0.0})
+        return store.status()["totals"]
+
+
+def test_actors_log_the_episodes_of_all_of_them_also_after_a_resume(tmp_path):
+    with RunStore(SECRET) as store:
+        totals = act(store, tmp_path, 6)
+    checkpoint.write(tmp_path / "checkpoints", totals["steps"], {"totals": totals})
+    with RunStore(SECRET) as store:
+        store.restore_counts(totals)
+        act(store, tmp_path, 4)
+    rows = [row for name in ("train", "train-1") for row in read_csv(tmp_path / "logs" / f"{name}.csv")[1]]
+    assert sorted(int(row["episodes"]) for row in rows) == list(range(1, 11))
+    assert all(int(row["steps"]) == 10 * int(row["episodes"]) for row in rows)
 
 
 def test_the_step_up_to_which_all_is_kept_is_one_to_tensorboard(run):

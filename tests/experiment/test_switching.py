@@ -146,8 +146,10 @@ def test_callbacks_have_the_state_of_the_node_that_they_are_called_on(tmp_path):
     states = {"StopWhenFlat": {"best": 0.5}, "Rows": {"n": 7}, "Judged": {"n": 5}, "Both": {"n": 3}}
     assert one.state["callbacks"] == states
     assert one.path.name == "step_000000000700"
-    back = as_launched({"num_steps": 700, "learner": {"num_updates": 70}, "callbacks": one.state["callbacks"]})
-    assert back["totals"] == {"steps": 700, "updates": 70} and back["explored"] == {"actor-0": 700}
+    counter = {"counts": {"steps": 700, "episodes": 35}}
+    state = {"num_steps": 700, "learner": {"num_updates": 70}, "callbacks": one.state["callbacks"], "counter": counter}
+    back = as_launched(state)
+    assert back["totals"] == {"steps": 700, "episodes": 35, "updates": 70} and back["explored"] == {"actor-0": 700}
     assert back["callbacks"] == dict.fromkeys(("learner-0", "evaluator-0"), one.state["callbacks"])
 
 

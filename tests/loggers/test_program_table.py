@@ -200,6 +200,7 @@ def test_a_row_for_logs():
     assert program_row(make_status(totals={}, values={}, nodes={}), roles=["actor"]) == {
         "steps": 0,
         "updates": 0,
+        "episodes": None,
         "steps_per_second": None,
         "updates_per_second": None,
         "parameter_age_seconds": None,

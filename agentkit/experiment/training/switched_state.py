@@ -49,11 +49,12 @@ def as_launched(state: Mapping[str, Any]) -> dict[str, Any]:
         return dict(state)
     steps, callbacks = int(state["num_steps"]), state.get("callbacks", {})
     totals, learners, num_agents = {"steps": steps}, [state["learner"]], 1
+    if "counter" in state:
+        totals["episodes"] = int(state["counter"]["counts"].get("episodes", 0))
     if "actors" in state:  # Of several agents.
         learners = list(state["learner"].values())
         num_agents = sum(len(actor.get("actors", [actor])) for actor in state["actors"].values())  # Times policies.
         totals["agent_steps"] = int(state["num_agent_steps"])
-        totals["episodes"] = int(state["counter"]["counts"].get("episodes", 0))
         totals |= state["by_episode"]["totals"] if "by_episode" in state else _actions_by_policy(state["actors"])
     totals["updates"] = sum(int(learner["num_updates"]) for learner in learners)
     explored = state.get("explored", {})

@@ -12,6 +12,7 @@ import jax
 
 from agentkit.actors import ActorIndex, InferenceClosedError, RemoteActor
 from agentkit.agents.common.agent import Agent
+from agentkit.counting import Counter
 from agentkit.distributed.context import NodeContext
 from agentkit.errors import ReplayClosedError
 from agentkit.experiment.config.experiment_config import ExperimentConfig
@@ -88,14 +89,15 @@ def actor_node(
             client = make_client(context, variables, max_parameter_age_seconds, place)
             policy = AgentParts(agent, spec).policy()
             actor = make_actor(environment, policy, jax.random.PRNGKey(seed), client, adder, index)
-        loop = make_loop(environment, actor, log=log, on_nan=experiment.on_nan, observers=hooks.observers())
+        counter = Counter()
+        loop = make_loop(environment, actor, counter, log, experiment.on_nan, hooks.observers())
         client.update(wait=True)
         hooks.watch(count_updates=lambda: client.version)
         hooks.emit("on_start", environment)
         context.ready()
         close_on_stop(context, closes)
         try:
-            act(context, loop, [client], servers, StepGoal(context, index.num_actors))
+            act(context, loop, [client], servers, StepGoal(context, index.num_actors), lambda: _count(loop, counter))
             actor.close()
         except (ReplayClosedError, InferenceClosedError):
             if not context.should_stop:
@@ -104,6 +106,10 @@ def actor_node(
 
 def _as_is(params: Nest) -> Nest:
     return params  # An actor of the user's own need not know of JAX's devices.
+
+
+def _count(loop: AnyLoop, counter: Counter) -> dict[str, int]:
+    return {"steps": loop.num_steps, "episodes": counter.get("episodes")}
 
 
 def connect(
@@ -119,7 +125,7 @@ def connect(
 def open_log(
     context: NodeContext, experiment: RunConfig, stack: contextlib.ExitStack
 ) -> Callable[[dict[str, float]], None]:
-    """Returns what writes an episode's record to this actor's log, by the steps of all actors."""
+    """Returns what writes an episode's record to this actor's log, by the steps and episodes of all actors."""
     label = "train" if context.index == 0 else f"train-{context.index}"
     logger = stack.enter_context(make_logger(experiment, label, resume_step(context), count_dropped(context)))
 
@@ -128,7 +134,7 @@ def open_log(
         counted: dict[str, Any] = {
             name: max(totals.get(name, 0), value)
             for name, value in record.items()
-            if name == "steps" or name.startswith("agent_steps")
+            if name in ("steps", "episodes") or name.startswith("agent_steps")
         }
         logger.write({**record, **counted})
 
@@ -138,17 +144,16 @@ def open_log(
 def act(
     context: NodeContext, loop: AnyLoop | MultiAgentLoop | BatchedMultiAgentLoop | SelfPlayLoop | RemoteLoop,
     clients: Sequence[VariableClient | RemoteActor], servers: Sequence[tuple[Mapping[str, Any], Any]], goal: StepGoal,
-    count: Callable[[], dict[str, int]] | None = None,
+    count: Callable[[], dict[str, int]],
 ) -> None:  # fmt: skip
     """Steps until told to stop, and no more once all actors have taken enough together.
 
     `clients` keep the parameters fresh, of each policy; `servers` are the replay nodes' endpoints, with the clients
-    that write there. `count` returns what to count; None counts the steps.
+    that write there. `count` returns what to count.
     """
-    count = count or (lambda: {"steps": loop.num_steps})
     priorities = [(LargestPriorities(context.store, endpoint), server) for endpoint, server in servers]
     start, keep_alive_at, shown = time.monotonic(), 0.0, 0.0
-    context.heartbeat(steps=0)
+    context.heartbeat(**count())
     while not context.should_stop:
         if goal.reached():
             context.wait(STATUS_SECONDS)  # For the word to stop, which the replay node gives.
