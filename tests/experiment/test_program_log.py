@@ -61,6 +61,19 @@ def test_a_resumed_program_goes_on_in_the_same_file(tmp_path):
     assert [row["steps"] for row in written(tmp_path)[1]] == ["100", "200", "250"]
 
 
+def test_a_resumed_program_counts_its_seconds_on(tmp_path, monkeypatch):
+    experiment = make_experiment(tmp_path)
+    for resume_step, begun, rows in ((0, 50.0, {100: 60.0, 200: 70.0, 300: 80.0}), (200, 5.0, {250: 7.0})):
+        now = iter((begun, *rows.values()))
+        clock = types.SimpleNamespace(monotonic=lambda now=now: next(now))
+        monkeypatch.setattr("agentkit.experiment.runs.logs.time", clock)
+        with ProgramLog(experiment, ROLES, resume_step) as log:
+            for steps in rows:
+                log.write(make_status(steps))
+    found = [(row["steps"], row["seconds"]) for row in written(tmp_path)[1]]
+    assert found == [("100", "10.0"), ("200", "20.0"), ("250", "22.0")]
+
+
 def test_the_share_of_time_that_the_learner_waits(tmp_path, monkeypatch):
     now = iter((0.0, 100.0, 110.0, 120.0, 130.0))
     # The name in that module, and not the function for all: threads of an earlier test may still ask for the time.

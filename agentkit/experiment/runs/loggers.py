@@ -112,7 +112,7 @@ class RunLoggers:
             targets += [loggers.Labelled(shared, label) for shared in self._shared]
             logger = loggers.Dispatcher(targets)
             self._stack.callback(logger.close)
-            self._logs[label] = loggers.Timed(logger, self._seconds_before(label))
+            self._logs[label] = loggers.Timed(logger, seconds_before(self._info.directory, label, self._resume_step))
         return self._logs[label]
 
     def close(self) -> None:
@@ -166,24 +166,6 @@ class RunLoggers:
     def _best_effort(self, make: Callable[[], loggers.Logger], name: str) -> loggers.BestEffortLogger:
         return loggers.BestEffortLogger(make, name, on_drop=self._on_drop)
 
-    def _seconds_before(self, label: str) -> float:
-        """Returns the seconds that a resumed run has taken up to where it goes on."""
-        if self._resume_step is None or self._info.directory is None:
-            return 0.0
-        path, found = self._info.directory / "logs" / f"{label}.csv", 0.0
-        try:
-            rows = csv_rows(path)
-            columns = next(rows, [])
-            if {"seconds", "steps"} <= set(columns):
-                step, second = columns.index("steps"), columns.index("seconds")
-                for row in rows:
-                    value = float(row[second] or 0.0)
-                    if found < value < math.inf and float(row[step] or -1.0) <= self._resume_step:
-                        found = value
-        except (OSError, ValueError):  # No log yet, or a damaged one, which its own logger refuses.
-            return 0.0
-        return found
-
 
 def make_logger(
     experiment: RunConfig,
@@ -193,6 +175,25 @@ def make_logger(
 ) -> loggers.Logger:
     """Makes the log of one process of a program, in which it is the only one; closing it closes all behind it."""
     return _OneLog(RunLoggers(experiment, resume_step, label, on_drop), label)
+
+
+def seconds_before(directory: pathlib.Path | None, label: str, resume_step: int | None) -> float:
+    """Returns the seconds that a resumed run has taken, by one of its logs, up to where it goes on."""
+    if resume_step is None or directory is None:
+        return 0.0
+    found = 0.0
+    try:
+        rows = csv_rows(directory / "logs" / f"{label}.csv")
+        columns = next(rows, [])
+        if {"seconds", "steps"} <= set(columns):
+            step, second = columns.index("steps"), columns.index("seconds")
+            for row in rows:
+                value = float(row[second] or 0.0)
+                if found < value < math.inf and float(row[step] or -1.0) <= resume_step:
+                    found = value
+    except (OSError, ValueError):  # No log yet, or a damaged one, which its own logger refuses.
+        return 0.0
+    return found
 
 
 @final

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from agentkit import loggers
 from agentkit.experiment.config.run_config import RunConfig
-from agentkit.experiment.runs.loggers import RunLoggers, make_logger
+from agentkit.experiment.runs.loggers import RunLoggers, make_logger, seconds_before
 from agentkit.loggers.program_table import Speeds, program_row
 from agentkit.types import TableInfo
 
@@ -107,10 +107,12 @@ class ProgramLog:
             roles: of the program.
             resume_step: the step a resumed run goes on from: rows of later ones are dropped.
         """
+        folder = None if experiment.run_directory is None else pathlib.Path(experiment.run_directory)
+        already = seconds_before(folder, "program", resume_step)
         logger = make_logger(experiment, "program", resume_step)
         self._logger = loggers.EveryNSeconds(logger, experiment.log_seconds)
         self._roles = tuple(roles)
-        self._start = time.monotonic()
+        self._start = time.monotonic() - already
         self._speeds = Speeds()
         self._columns: tuple[str, ...] = ()
 
