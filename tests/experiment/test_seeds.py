@@ -270,3 +270,10 @@ def test_progress_is_read_from_the_end_of_a_log(tmp_path, num_rows):
     last = range(max(num_rows - 9, 1), num_rows + 1)
     assert read_progress(tmp_path) == (10 * num_rows, sum(last) / len(last), [])
     assert read_progress(tmp_path / "none") == (0, None, [])
+
+
+def test_progress_is_of_rows_with_empty_cells_too(tmp_path):
+    """Such as those of `info_metrics` whose name is not in each episode's info."""
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "train.csv").write_text("steps,episode_return,won\n10,1.0,1\n20,3.0,\n30,,1\n")
+    assert read_progress(tmp_path) == (20, 2.0, [])
