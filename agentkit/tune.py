@@ -133,7 +133,11 @@ def _report(tune: Any, record: dict[str, float], directory: pathlib.Path) -> Non
 
 
 def _copy_run(directory: pathlib.Path, copy: pathlib.Path) -> bool:
-    """Copies what a run is resumed from, its newest checkpoint alone; returns False if it has none yet."""
+    """Copies what a run is resumed from, its newest checkpoint alone, and its best policy if that is kept.
+
+    Returns:
+        False if it has no checkpoint yet.
+    """
     for _ in range(3):  # Training goes on meanwhile, and may replace the checkpoint.
         steps = checkpoint.steps(directory / "checkpoints")
         if not steps:
@@ -141,8 +145,11 @@ def _copy_run(directory: pathlib.Path, copy: pathlib.Path) -> bool:
         newest = max((directory / "checkpoints").glob(f"step_{steps[-1]:012d}*"))
         with contextlib.suppress(OSError, shutil.Error):
             shutil.copytree(newest, copy / "checkpoints" / newest.name)
+            if (directory / "best").is_dir():
+                shutil.copytree(directory / "best", copy / "best", ignore=shutil.ignore_patterns(".partial-*"))
             shutil.copytree(directory / "logs", copy / "logs", dirs_exist_ok=True)
             shutil.copy2(directory / "config.json", copy)
             return True
-        shutil.rmtree(copy / "checkpoints", ignore_errors=True)
+        for name in ("checkpoints", "best"):
+            shutil.rmtree(copy / name, ignore_errors=True)
     return False

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import agentkit
+from agentkit import checkpoint
 from agentkit.agents import dqn
 from agentkit.errors import ConfigError, MissingExtraError, UnknownNameError
 from agentkit.tune import trainable, with_settings
@@ -29,6 +30,21 @@ def test_settings_are_the_agents_or_the_experiments():
     own = dataclasses.replace(EXPERIMENT, agent=dataclasses.replace(AGENT, make_networks=lambda spec: None))
     with pytest.raises(ConfigError, match="parts of your own"):
         with_settings(own, {"learning_rate": 1.0})
+
+
+def test_a_trials_checkpoint_has_the_best_policy_too(tmp_path):
+    run, copy = tmp_path / "run", tmp_path / "copy"
+    for folder in (run / "logs", run / "best" / ".partial-7-step_000000000200", copy):  # The trial goes on meanwhile.
+        folder.mkdir(parents=True)
+    (run / "config.json").touch()
+    for name, step in (("checkpoints", 50), ("checkpoints", 100), ("best", 50)):
+        checkpoint.write(run / name, step, {"name": name})
+    assert agentkit.tune._copy_run(run, copy)
+    assert {name: checkpoint.steps(copy / name) for name in ("checkpoints", "best")} == {
+        "checkpoints": [100],
+        "best": [50],
+    }
+    assert not list((copy / "best").glob(".partial-*"))
 
 
 def test_without_ray_tune_the_extra_is_named(monkeypatch):
