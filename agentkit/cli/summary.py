@@ -43,13 +43,15 @@ def finish(
     for line in returns(directory, word):
         say(line)
     more = ""
-    if result.steps >= _total(directory):  # Else a callback has stopped it, and some of its steps are left.
+    is_whole = result.steps >= _total(directory)  # Else a callback has stopped it, and some of its steps are left.
+    if is_whole:
         more = f" --{word}s {int(float(f'{2 * result.steps:.2g}')):_}"  # Of a program that ended at 3,007 steps: 6,000.
     print(f"Saved {directory}. Next:")
     best = " --checkpoint best" if (Path(directory) / "best").exists() else ""  # As `callbacks.keep_best` keeps it.
     print(f"  {command_line('evaluate', directory, imports=imports)}{best}")
     print(f"  {command_line('plot', directory)}")
-    print(f"  {resume}{more}")
+    if not (is_whole and _learns_no_more(directory, result.steps)):
+        print(f"  {resume}{more}")
     return 0
 
 
@@ -87,6 +89,19 @@ def _total(directory: str | os.PathLike[str]) -> int:
     with contextlib.suppress(AgentkitError):
         return int(read_record(os.fspath(directory))["num_steps"])
     return 0
+
+
+def _learns_no_more(directory: str | os.PathLike[str], steps: int) -> bool:
+    """Returns True if a run's step sizes have fallen to 0, as most presets' do at the end: more steps teach nothing."""
+    from agentkit.experiment import read_record
+    from agentkit.experiment.checks.short_runs import RATE, learning_ends
+    from agentkit.experiment.config.recipes import decode
+
+    with contextlib.suppress(AgentkitError, KeyError):
+        settings = read_record(os.fspath(directory))["agent_config"]
+        last = learning_ends({name: decode(code) for name, code in settings.items() if name.endswith(RATE)})
+        return last is not None and last <= steps
+    return False
 
 
 def _kept(directory: str | os.PathLike[str]) -> tuple[int | None, str]:

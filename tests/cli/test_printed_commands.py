@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from agentkit.agents import dqn
+from agentkit.agents import dqn, ppo
 from agentkit.cli import main
 from agentkit.cli.looking import status
 from agentkit.cli.summary import finish
@@ -20,6 +20,7 @@ from agentkit.experiment import ExperimentConfig, sweeps
 from agentkit.experiment.launching import external
 from agentkit.experiment.runs.config_json import write_config
 from agentkit.experiment.sweeps import seeds
+from agentkit.learning import Linear
 
 FOLDER = "my runs/it's $HOME; 1"
 
@@ -50,6 +51,17 @@ def test_after_a_callback_has_stopped_a_training(capsys, tmp_path):
     for steps, more in ((6, []), (60, ["--steps", "120"])):
         finish(SimpleNamespace(interrupted=False, stopped_by="enough", steps=steps, updates=9), tmp_path, "train")
         assert printed(capsys.readouterr().out)[-1] == ["agentkit", "train", "--resume", str(tmp_path), *more]
+
+
+@pytest.mark.parametrize(("steps", "resumes"), [(60, True), (100, False)])
+def test_after_a_training_whose_step_size_has_fallen_to_0(capsys, tmp_path, steps, resumes):
+    """To take more steps would teach it nothing; to take those that are left does."""
+    agent = ppo.make_agent(ppo.Config(learning_rate=Linear(1e-3, 0.0, 100)))
+    write_config(ExperimentConfig(agent, "agentkit:catch", 100, run_directory=tmp_path), tmp_path)
+    finish(SimpleNamespace(interrupted=False, stopped_by="enough", steps=steps, updates=9), tmp_path, "train")
+    resume = ["agentkit", "train", "--resume", str(tmp_path)]
+    others = [["agentkit", "evaluate", str(tmp_path)], ["agentkit", "plot", str(tmp_path)]]
+    assert printed(capsys.readouterr().out) == [*others, *([resume] if resumes else [])]
 
 
 @pytest.mark.parametrize("state", ["finished", "stopped", "failed"])

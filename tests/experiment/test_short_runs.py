@@ -5,9 +5,10 @@ import pytest
 import agentkit
 from agentkit.agents import dqn, ppo, r2d2, sac
 from agentkit.experiment import ExperimentConfig
-from agentkit.experiment.checks.short_runs import steps_to_first_update, warnings_of
+from agentkit.experiment.checks.short_runs import learning_ends, steps_to_first_update, warnings_of
 from agentkit.experiment.local import started
 from agentkit.experiment.multi_agent.parts import short_runs_of
+from agentkit.learning import Linear, Piecewise
 from tests.experiment.test_evaluation_plan import Episodes
 
 DQN = {"hidden_sizes": (4,), "batch_size": 2, "updates_per_step": 0.1}
@@ -30,6 +31,26 @@ def test_no_update_and_no_action_of_the_policy_are_foreseen():
     assert len(short(dqn.make_agent(dqn.Config(**DQN, min_replay_size=301)))) == 1
     assert len(short(ppo.make_agent(ppo.Config(segment_length=100)), num_envs=4)) == 1
     assert short(ppo.make_agent(ppo.Config(segment_length=75, num_minibatches=1)), num_envs=4) == []
+
+
+def test_a_step_size_that_is_0_before_the_end_is_foreseen():
+    """As where a run is resumed for more steps than its schedule was made for."""
+    (line,) = short(ppo.make_agent(ppo.Config(segment_length=100, learning_rate=Linear(1e-3, 0.0, 4_096))), 8_192)
+    assert line.startswith(
+        "ppo will learn nothing after step 4,096 of 8,192: by then its learning_rate has fallen to 0."
+    )
+    for rate, steps in (
+        (Linear(1e-3, 0.0, 8_192), 8_192),
+        (Linear(1e-3, 1e-4, 4_096), 8_192),
+        (Linear(1e-3, 0.0, 4_096, by="updates"), 8_192),
+        (1e-3, 8_192),
+    ):
+        assert short(ppo.make_agent(ppo.Config(segment_length=100, learning_rate=rate)), steps) == []
+    entropy = ppo.Config(segment_length=100, entropy_cost=Linear(1e-2, 0.0, 4_096))
+    assert short(ppo.make_agent(entropy), 8_192) == []  # Which learns without it.
+    rates = {"actor_learning_rate": Linear(1.0, 0.0, 10), "critic_learning_rate": Piecewise((1.0, 0.0), (20,))}
+    assert learning_ends(rates) == 20 and learning_ends({**rates, "learning_rate": 0.1}) is None
+    assert learning_ends({}) is None
 
 
 def test_each_policy_that_learns_has_the_steps_of_its_agents():

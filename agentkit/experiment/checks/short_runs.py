@@ -1,8 +1,13 @@
-"""Says of a run that is too short for its agent what will not happen in it: learning, or acting by the policy."""
+"""Says of a run that is too short for its agent what will not happen in it: learning, or acting by the policy.
+
+And of one that is too long for its schedules: learning, once the step size is 0.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from agentkit.agents import registry
@@ -12,21 +17,28 @@ from agentkit.agents.common.experience import Segments, Sequences, Transitions
 from agentkit.agents.common.experience_wrappers import DroppingExtras
 from agentkit.counting import count_of
 from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.learning import Cosine, Linear, Piecewise
+
+RATE = "learning_rate"
+"""The names of all step sizes end so."""
 
 _PART = 10  # Of a run, which its beginning may take where a setting is proposed.
 
 
 def warnings_of(experiment: ExperimentConfig, num_actors: int = 1) -> list[str]:
-    """Returns lines for the user; none where the run is long enough.
+    """Returns lines for the user; none where the run is long enough, and not too long.
 
     Args:
         experiment: that is to be run.
         num_actors: actors that share its steps.
     """
-    acting = acts_at_random(experiment.agent, experiment.num_steps, num_actors)
+    said = [
+        *acts_at_random(experiment.agent, experiment.num_steps, num_actors),
+        *_stops_learning(experiment.agent, experiment.num_steps),
+    ]
     if experiment.data is not None:
-        return acting
-    return [*learns_nothing(experiment.agent, experiment.num_steps), *acting]
+        return said
+    return [*learns_nothing(experiment.agent, experiment.num_steps), *said]
 
 
 def learns_nothing(agent: Agent[Any], total: int, steps: str = "") -> list[str]:
@@ -62,6 +74,36 @@ def acts_at_random(agent: Agent[Any], total: int, num_actors: int = 1, steps: st
         f"{_name(agent)} will act at random in all of its {steps or _in_words(total)}, and by its policy only where it "
         f"is evaluated: the first {random:,} steps are random. Give it more steps, or num_random_steps={_less(total)}."
     ]
+
+
+def _stops_learning(agent: Agent[Any], total: int) -> list[str]:
+    config: Any = agent.config
+    names = [field.name for field in dataclasses.fields(config)] if dataclasses.is_dataclass(config) else []
+    last = learning_ends({name: getattr(config, name) for name in names})
+    if last is None or last >= total:
+        return []
+    return [
+        f"{_name(agent)} will learn nothing after step {last:,.0f} of {total:,}: by then its {RATE} has fallen to 0. "
+        "For more, begin a new run with a longer schedule, by init_from (--init-from) with what this one has learned."
+    ]
+
+
+def learning_ends(settings: Mapping[str, Any]) -> float | None:
+    """Returns the step from which on every step size among an agent's settings is 0; None where some never are.
+
+    None, too, where that cannot be said, as of schedules that count updates.
+    """
+    ends = [_zero_from(value) for name, value in settings.items() if name.endswith(RATE) and value is not None]
+    known = [end for end in ends if end is not None]
+    return max(known) if known and len(known) == len(ends) else None
+
+
+def _zero_from(rate: Any) -> float | None:
+    if isinstance(rate, Linear | Cosine) and rate.by == "steps" and rate.end == 0:
+        return rate.duration
+    if isinstance(rate, Piecewise) and rate.by == "steps" and rate.boundaries and rate.values[-1] == 0:
+        return rate.boundaries[-1]
+    return None
 
 
 def _in_words(total: int) -> str:
