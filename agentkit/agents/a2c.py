@@ -191,7 +191,7 @@ def make_update(
         key, loss_key = jax.random.split(state.key)
         rows, returns, explained_variance = advantages(state.variables, state.returns, batch.data)
         num_steps = steps_before(batch, rows.mask)
-        counted = batch._replace(num_steps=num_steps, num_updates=state.num_updates)
+        counted = batch._replace(num_steps=num_steps)
         learning_rate = jnp.asarray(value_in_update(step_size, counted))
         params = state.variables.params
         grads, output = jax.grad(objective(loss), has_aux=True)(params, state, with_rows(counted, rows), loss_key)

@@ -277,7 +277,7 @@ def make_update(
         num_steps = steps_before(batch, rows.mask)  # Of the environments: a final observation is a row and no step.
         if config.normalize_advantages == "batch":
             rows = rows._replace(advantage=losses.standardize(rows.advantage, rows.mask))
-        batch = batch._replace(num_steps=num_steps, num_updates=state.num_updates)
+        batch = batch._replace(num_steps=num_steps)
         learning_rate = jnp.asarray(value_in_update(step_size, batch))
 
         def step(learned: Fitted, turn: tuple[Array, Array]) -> tuple[Fitted, dict[str, Array]]:

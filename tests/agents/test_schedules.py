@@ -16,6 +16,8 @@ from agentkit.errors import ConfigError
 from agentkit.experiment.config.recipes import decode, encode
 from agentkit.learning import Cosine, Linear, Piecewise, Schedule, adam, optimizer_step, tell_counts, value_in_update
 from agentkit.types import ReplaySample, SampleInfo
+from tests.agents.on_policy_settings import SMALL
+from tests.agents.on_policy_training import Training
 from tests.agents.spaces import environment_of
 from tests.agents.test_dqn import TestDqn as _DqnContract
 
@@ -101,6 +103,17 @@ def test_every_agent_takes_a_schedule_as_each_of_its_learning_rates(name: str) -
     agent = registry.make(name, falling)
     networks = agent.make_networks(specs.make_environment_spec(envs.make(environment_of(name), seed=0)))
     jax.eval_shape(agent.make_update(networks).init, jax.ShapeDtypeStruct((2,), np.uint32))
+
+
+@pytest.mark.parametrize("name", ["a2c", "ppo"])
+def test_a_state_that_another_run_has_learned_begins_at_the_learners_count(name: str) -> None:
+    """Else a run that begins with another one's state (init_from) would learn by the end of its schedule."""
+    falling = {**SMALL, "learning_rate": Linear(1e-3, 0.0, 100, by="updates")}
+    training = Training(registry.make(name, falling), "agentkit:catch", None)
+    batch = training.next_batch()
+    state = training.state._replace(num_updates=np.int32(100))
+    rates = [training.compiled(state, batch._replace(num_updates=np.int32(n)))[1].metrics for n in (0, 50)]
+    np.testing.assert_allclose([rate["learning_rate"] for rate in rates], [1e-3, 5e-4], rtol=1e-5)
 
 
 @pytest.mark.parametrize("schedule", [Linear(1.0, 0.5, 10), Piecewise((1.0, 0.5), (10,), by="updates")])
