@@ -10,13 +10,17 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import optax
 import pytest
 import tree
 
 import agentkit
 from agentkit import ExperimentConfig, callbacks, checkpoint
 from agentkit.agents import cql, dqn, iql, sac, td3_bc
+from agentkit.agents.addons import with_gail
+from agentkit.agents.addons.gail import Config as GailConfig
 from agentkit.cli import main
+from agentkit.datasets import Episode
 from agentkit.errors import ConfigError
 from agentkit.experiment import OfflineConfig, ResumeError, run_offline
 from agentkit.learning import Linear
@@ -145,6 +149,41 @@ def test_the_best_policy_is_begun_with(trained: Callable[[str], pathlib.Path], t
         np.testing.assert_array_equal(found[f".policy{path}"], leaf)
     differs = {path for path in newest if np.any(found[path] != newest[path])}
     assert differs and differs <= {f".policy{path}" for path in policy}
+
+
+def test_schedules_of_an_optimiser_of_ones_own_begin_anew(tmp_path: pathlib.Path) -> None:
+    """One that scales its steps, and one whose hyperparameters are injected."""
+    falling = optax.linear_schedule(1e-3, 0.0, 100)
+    optimizer = optax.chain(
+        optax.inject_hyperparams(optax.adam)(learning_rate=falling), optax.scale_by_schedule(falling)
+    )
+    agent = dqn.make_agent(dqn.Config(**SMALL), optimizer=optimizer)
+    agentkit.run(online(agent, tmp_path / "first", environment=offline_data.CATCH))
+    settings = {"environment": offline_data.CATCH, "init_from": tmp_path / "first"}
+    agentkit.run(online(agent, tmp_path / "second", 1, **settings))
+    first, second = (state_of(tmp_path / name)["learner"]["state"] for name in ("first", "second"))
+    restarted = {path for path in first if np.any(first[path] != second[path])}
+    assert len(restarted) == 2 and all(path.endswith(".count") and second[path] == 0 for path in restarted)
+
+
+def test_a_run_with_gail_keeps_its_own_demonstrations(tmp_path: pathlib.Path) -> None:
+    """However many they are; the discriminator goes on."""
+
+    def imitate(name: str, action: int, num_steps: int, **settings: Any) -> dict[str, Any]:
+        observations, actions = np.zeros((num_steps + 1, 10, 5), np.float32), np.full(num_steps, action, np.int32)
+        never = np.zeros(num_steps, bool)
+        shown = [Episode(observations, actions, np.zeros(num_steps, np.float32), never, never)]
+        agent = with_gail(dqn.make_agent(dqn.Config(**SMALL, n_step=1)), shown, GailConfig(hidden_sizes=(4,)))
+        agentkit.run(online(agent, tmp_path / name, 1, environment=offline_data.CATCH, **settings))
+        found: dict[str, Any] = state_of(tmp_path / name)["learner"]["state"]
+        return found
+
+    first = imitate("first", 0, 3)
+    second = imitate("second", 2, 5, seed=1, init_from=tmp_path / "first")
+    np.testing.assert_array_equal(second[".demonstrations.action"], np.full(5, 2))
+    assert {path for path in first if not np.array_equal(first[path], second[path])} == {
+        path for path in first if ".demonstrations" in path
+    }
 
 
 @pytest.mark.parametrize(

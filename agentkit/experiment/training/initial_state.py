@@ -8,13 +8,13 @@ from __future__ import annotations
 import dataclasses
 import math
 import pathlib
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from agentkit import checkpoint, nests
+from agentkit.agents.addons import gail
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.config.identity import describe_agent
@@ -44,7 +44,7 @@ def find_initial_state(experiment: ExperimentConfig, parts: AgentParts) -> Initi
     """Reads what `experiment.init_from` names, and checks that the agent can begin with it.
 
     Parameters, targets, optimisers and statistics are the source's. Counts are the new run's own: its steps and
-    updates, and those of its learning rate's schedule.
+    updates, and those of its learning rate's schedule. So are demonstrations, which may be as many as it has.
 
     Args:
         experiment: the new run's.
@@ -59,7 +59,7 @@ def find_initial_state(experiment: ExperimentConfig, parts: AgentParts) -> Initi
     _check_agent(experiment, found)
     is_best = "best" in found.state
     whole = _find_whole(experiment, found.step) if is_best else found
-    training = _read(experiment, whole, parts.state)
+    training = _read(experiment, whole, parts)
     _check_rewards(experiment, whole)
     if is_best and whole.step != found.step:
         training = _with_policy(parts.update, training, found)
@@ -126,11 +126,13 @@ def _check_rewards(experiment: ExperimentConfig, found: checkpoint.Checkpoint) -
         )
 
 
-def _read(experiment: ExperimentConfig, found: checkpoint.Checkpoint, shapes: Nest) -> Nest:
-    """Returns the checkpoint's training state, if it is one of these shapes."""
-    like = placeholders(shapes)
-    saved: Mapping[str, np.ndarray] = found.state["learner"]["state"]
+def _read(experiment: ExperimentConfig, found: checkpoint.Checkpoint, parts: AgentParts) -> Nest:
+    """Returns the checkpoint's training state, if it is one of these shapes, with the run's own demonstrations."""
+    whole = placeholders(parts.state)
+    like = _with_demonstrations(whole, ())
     expected = nests.flatten_to_paths(like)
+    own = nests.flatten_to_paths(whole).keys() - expected.keys()
+    saved = {path: leaf for path, leaf in found.state["learner"]["state"].items() if path not in own}
     for path in dict.fromkeys([*expected, *saved]):
         ours, theirs = _say(expected.get(path)), _say(saved.get(path))
         if ours != theirs:
@@ -138,7 +140,29 @@ def _read(experiment: ExperimentConfig, found: checkpoint.Checkpoint, shapes: Ne
                 f"init_from (--init-from): the training states differ at {path}: {theirs} in {found.path}, {ours} "
                 f"here. {_say_settings(experiment, found)}"
             )
-    return nests.restore_from_paths(like, saved, "The training state")
+    training = nests.restore_from_paths(like, saved, "The training state")
+    return _with_demonstrations(training, _find_demonstrations(parts.update)) if own else training
+
+
+def _is_gail(node: Any) -> bool:
+    return isinstance(node, gail.State)
+
+
+def _with_demonstrations(training: Nest, shown: Nest) -> Nest:
+    """Returns a training state, or its shapes, in which GAIL, if it is there, has these demonstrations."""
+    return jax.tree.map(
+        lambda node: node._replace(demonstrations=shown) if _is_gail(node) else node, training, is_leaf=_is_gail
+    )
+
+
+def _find_demonstrations(update: Update) -> Nest:
+    """Returns the demonstrations that GAIL begins with; what else it begins with is compiled away."""
+
+    def find(key: jax.Array) -> Nest:
+        (state,) = filter(_is_gail, jax.tree.leaves(update.init(key), is_leaf=_is_gail))
+        return state.demonstrations
+
+    return jax.tree.map(np.asarray, jax.jit(find)(jax.random.PRNGKey(0)))
 
 
 def _say(leaf: Any) -> str:
@@ -170,10 +194,9 @@ def _with_policy(update: Update, training: Nest, found: checkpoint.Checkpoint) -
 
 def _restart_schedules(training: Nest) -> Nest:
     """Returns the training state with learning rates' schedules at their start."""
-    import optax  # Which an agent has loaded that has an optimiser.
 
-    def is_schedule(node: Any) -> bool:
-        return isinstance(node, optax.ScaleByScheduleState)
+    def is_schedule(node: Any) -> bool:  # Of optax's states those of a schedule hold a count and nothing else.
+        return getattr(node, "_fields", ()) == ("count",)
 
     return jax.tree.map(
         lambda node: node._replace(count=np.zeros_like(node.count)) if is_schedule(node) else node,
