@@ -41,6 +41,17 @@ class BoundedFrom(specs.BoundedArray):
         return BoundedFrom, (self.shape, self.dtype, self.minimum, self.maximum, self.name, self.start)
 
 
+@final
+class Choices(specs.BoundedArray):
+    """Describes an array of any shape whose numbers are choices, from 0 to `maximum`, and no sizes."""
+
+    def __init__(self, shape: Any, dtype: Any, maximum: Any, name: str | None = None):
+        super().__init__(shape, dtype, 0, maximum, name)
+
+    def __reduce__(self) -> Any:
+        return Choices, (self.shape, self.dtype, self.maximum, self.name)
+
+
 ACTION_MASK = "action_mask"
 """The key of an observation under which an environment says which discrete actions may be taken."""
 
@@ -126,8 +137,10 @@ def num_choices(spec: specs.Array) -> list[int]:
     """Returns how many values each number of a leaf chooses from; nothing where its numbers are sizes.
 
     Choices are each DiscreteArray of at most 1,024 values, and each vector of int32 or int64 that begin at 0 and have
-    at most 64 values (gymnasium's MultiDiscrete).
+    at most 64 values (gymnasium's MultiDiscrete); and what says so, `Choices`.
     """
+    if isinstance(spec, Choices):
+        return [int(n) + 1 for n in np.broadcast_to(spec.maximum, spec.shape).flat]
     if isinstance(spec, DiscreteArray):
         return [int(spec.num_values)] if spec.num_values <= _MAX_VALUES else []
     is_vector = isinstance(spec, BoundedArray) and len(spec.shape) == 1

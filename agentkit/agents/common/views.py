@@ -252,9 +252,8 @@ def _view_spec(name: str, view: View, spec: EnvironmentSpec) -> Nest:
         shape = (len(view.shifts), *leaf.shape) if many else tuple(leaf.shape)
         if not isinstance(leaf, specs.BoundedArray):
             return specs.Array(shape, leaf.dtype, name)
-        if isinstance(leaf, specs.DiscreteArray):  # A fill that is none of its values is seen as no choice at all.
-            count = leaf.num_values
-            return specs.BoundedArray(shape, leaf.dtype, 0, count - 1, name) if many else leaf
+        if specs.num_choices(leaf):  # A fill that is none of its values is seen as no choice at all.
+            return specs.Choices(shape, leaf.dtype, leaf.maximum, name) if many else leaf
         low, high = (np.broadcast_to(bound, shape) for bound in (leaf.minimum, leaf.maximum))
         if leaf.dtype.kind == "f":  # What is filled in may lie outside; a choice that is none stays so.
             low, high = np.minimum(low, fill), np.maximum(high, fill)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import pickle
 import re
 from typing import Any, ClassVar, NamedTuple
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import tree
 
+from agentkit import networks as nets
 from agentkit import specs
 from agentkit.actors import Policy
 from agentkit.adders import Hindsight
@@ -351,6 +353,27 @@ def test_a_mask_of_legal_actions_stays_the_present_one() -> None:
         observation = {"board": np.zeros(2, np.float32), specs.ACTION_MASK: np.eye(5, dtype=np.int8)[legal]}
         action, state, _ = act(params, jax.random.PRNGKey(0), observation, state)
         assert action == legal
+
+
+@pytest.mark.parametrize(
+    "actions",
+    [
+        specs.DiscreteArray(65),
+        specs.DiscreteArray(3, np.int8),
+        specs.BoundedArray((2,), np.int64, 0, [2, 4]),
+        specs.Choices((2, 2), np.int32, 3),
+    ],
+)
+def test_several_steps_of_choices_are_the_indicators_of_each(actions: specs.BoundedArray) -> None:
+    """And a fill that is none of them is seen as none, not as the number -1."""
+    views = {f"{shift}": View("action", shift, fill=-1) for shift in (-1, "-3:-1")}
+    seen = Views.from_mapping(views).spec(SPEC._replace(actions=actions))
+    seen = pickle.loads(pickle.dumps(seen))
+    shown = {name: np.zeros((1, *leaf.shape), leaf.dtype) for name, leaf in seen.items()}
+    shown["-3:-1"][0, 0] = -1
+    one, several = (np.asarray(x) for x in nets.encode_inputs(seen, shown).values())
+    np.testing.assert_array_equal(several, np.concatenate([0 * one, one, one], axis=1))
+    np.testing.assert_array_equal(one.sum(), max(np.prod(actions.shape), 1))
 
 
 @pytest.mark.parametrize(
