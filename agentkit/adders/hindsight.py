@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
+import zlib
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -38,7 +39,8 @@ class Hindsight:
             where goals end none.
         strategy: where the goals come from: "future", "final" or "episode"; see `HindsightAdder`.
         num_relabelled: k, goals for each step; None for 4, and 1 with "final".
-        seed: of the goals drawn, which depend on it and on the number of episodes before.
+        seed: of the goals drawn, which depend on it, on the number of episodes before and on what the episode achieved:
+            environments, actors and runs draw other ones.
     """
 
     compute_reward: GoalFn
@@ -223,7 +225,7 @@ class HindsightAdder(core.Adder):
     def _items(self, achieved: np.ndarray) -> list[list[HindsightInline]]:
         """Returns each step's items' own values; `achieved` are the goals that the L steps led to, ``[L, ...]``."""
         length, k = len(self._steps), self._num_relabelled
-        goals = achieved[self._draw_goals(length)]  # [L, k, ...]
+        goals = achieved[self._draw_goals(achieved)]  # [L, k, ...]
         flat = goals.reshape(length * k, *achieved.shape[1:])
         reached = np.repeat(achieved, k, axis=0)
         rewards = self._judge_goals(self._hindsight.compute_reward, "compute_reward", reached, flat).reshape(length, k)
@@ -263,12 +265,14 @@ class HindsightAdder(core.Adder):
                 stacklevel=2,
             )
 
-    def _draw_goals(self, length: int) -> np.ndarray:
+    def _draw_goals(self, achieved: np.ndarray) -> np.ndarray:
         """Draws for each of L steps the k steps whose achieved goals it gets, ``[L, k]`` of 0 ... L - 1."""
+        length = len(achieved)
         shape = (length, self._num_relabelled)
         if self._hindsight.strategy == "final":
             return np.full(shape, length - 1)
-        rng = np.random.default_rng([self._hindsight.seed, self._num_episodes])
+        own = zlib.crc32(achieved.tobytes())  # Else all environments of all actors and runs would draw alike.
+        rng = np.random.default_rng([self._hindsight.seed, self._num_episodes, own])
         least = np.arange(length)[:, None] if self._hindsight.strategy == "future" else 0
         return rng.integers(least, length, shape)
 

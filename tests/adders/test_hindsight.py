@@ -154,6 +154,21 @@ def test_goals_depend_on_the_seed_and_on_the_episode():
     assert goals(0, 2)[:100] == goals(0) != goals(0, 2)[100:]
 
 
+def test_environments_draw_goals_of_their_own():
+    """The adders of many environments, of many actors and of many runs have one seed, and begin at one number."""
+
+    def drawn(place):
+        adder, writer = make()
+        adder.add_first(dm_env.restart(observation(place)))
+        for t in range(20):
+            kind = dm_env.StepType.LAST if t == 19 else dm_env.StepType.MID
+            adder.add(cases.action(t), dm_env.TimeStep(kind, 7.0, 1.0, observation(place + t + 1)))
+        goals = np.array([found.data.observation["desired_goal"][0] for found in writer.items])
+        return np.where(goals == WANTED, 0, goals - place).tolist()
+
+    assert drawn(0) == drawn(0) != drawn(200)
+
+
 @pytest.mark.parametrize(("scale", "wanted"), [(1.0, WANTED), (1.0, 2.0), (1.00005, WANTED), (10.0, WANTED)])
 def test_rewards_that_are_not_what_compute_reward_says_are_warned_of_once(scale, wanted):
     adder, _ = make()
