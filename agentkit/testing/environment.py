@@ -7,7 +7,8 @@ In a test file:
             return ResumableEnvironment(MyEnvironment(size=3), seed=0)
 
 pytest then runs every check below against it. An environment without `reseed` (or `save`) says so
-with ``can_reseed = False`` (``can_resume = False``), in sight of the reader.
+with ``can_reseed = False`` (``can_resume = False``), in sight of the reader; and one whose episodes are too long to
+see the end of with ``sees_ends = False``.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ class _Contract(abc.ABC):
     num_steps: int = 150
     """Steps a check takes at most; make it longer than an episode where that is cheap."""
 
+    sees_ends: bool = True
+    """Whether an episode ends within `num_steps`; where it cannot, as that takes too long, LAST is not checked."""
+
     can_reseed: bool = True
     """Whether the environment has `reseed`."""
 
@@ -60,6 +64,13 @@ class _Contract(abc.ABC):
         """Time steps of `num_steps` random actions, without a reset at the start."""
         rng = np.random.default_rng(seed)
         return [environment.step(self.sample(environment, rng)) for _ in range(num_steps)]
+
+    def check_ends(self, has_ended: bool) -> None:
+        """Asserts that a check of what follows a LAST has seen one."""
+        assert has_ended or not self.sees_ends, (
+            f"no episode has ended in {self.num_steps} steps: set num_steps to more than an episode, or sees_ends to "
+            "False where that takes too long"
+        )
 
     def test_specs_are_nests_of_specs(self) -> None:
         """Each of the four specs is a nest of at least one array spec."""
@@ -169,11 +180,12 @@ class EnvironmentContract(_Contract):
         """Checks that steps fit their specs, and that FIRST follows LAST and nothing else."""
         environment = self.make_environment()
         try:
-            previous = environment.reset()
+            previous, has_ended = environment.reset(), False
             for timestep in self.rollout(environment, self.num_steps):
                 assert timestep.first() == previous.last()
                 self.check_timestep(environment, timestep)
-                previous = timestep
+                previous, has_ended = timestep, has_ended or previous.last()
+            self.check_ends(has_ended)
         finally:
             environment.close()
 
@@ -216,12 +228,13 @@ class BatchedEnvironmentContract(_Contract):
         """Checks that in each element FIRST follows LAST and nothing else."""
         environment = self.make_environment()
         try:
-            previous = environment.reset()
+            previous, has_ended = environment.reset(), False
             for timestep in self.rollout(environment, self.num_steps):
                 self.check_timestep(environment, timestep)
                 first = timestep.step_type == dm_env.StepType.FIRST
                 np.testing.assert_array_equal(first, previous.step_type == dm_env.StepType.LAST)
-                previous = timestep
+                previous, has_ended = timestep, has_ended or bool(first.any())
+            self.check_ends(has_ended)
         finally:
             environment.close()
 

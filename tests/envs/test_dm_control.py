@@ -33,7 +33,7 @@ class TestRaw(EnvironmentContract):
     num_steps = 40
 
     def make_environment(self):
-        return envs.make("dm_control:cheetah/run", seed=7, raw=True)
+        return envs.make("dm_control:cheetah/run", seed=7, raw=True, task_kwargs={"time_limit": 0.2})
 
 
 def test_ready_for_agents():

@@ -32,7 +32,7 @@ class TestRaw(EnvironmentContract):
     can_resume = False
 
     def make_environment(self):
-        return envs.make("gymnasium:Pendulum-v1", seed=7, raw=True)
+        return envs.make("gymnasium:Pendulum-v1", seed=7, raw=True, max_episode_steps=60)
 
 
 class TestBatch(BatchedEnvironmentContract):
@@ -131,12 +131,25 @@ class Nested(gymnasium.Env):
 
 class TestNested(EnvironmentContract):
     num_steps = 20
+    sees_ends = False
     can_resume = True
 
     def make_environment(self):
         from agentkit.envs.resumable import ResumableEnvironment
 
         return ResumableEnvironment(GymnasiumEnvironment(Nested()), seed=1)
+
+
+def test_a_contract_that_has_seen_no_end_says_so():
+    """Else what follows a LAST would pass unseen."""
+    alone, together = TestNested(), TestBatch()
+    alone.sees_ends, together.num_steps = True, 2
+    for check in (
+        alone.test_every_step_fits_its_spec_and_follows_from_the_last,
+        together.test_elements_are_reset_after_their_last_step_only,
+    ):
+        with pytest.raises(AssertionError, match=r"no episode has ended in .* set num_steps to more than an episode"):
+            check()
 
 
 def test_nested_spaces():

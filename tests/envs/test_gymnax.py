@@ -30,7 +30,7 @@ class TestGymnax(EnvironmentContract):
 
     @pytest.fixture(autouse=True)
     def _name(self, name):
-        self.name = name
+        self.name, self.sees_ends = name, name != "Pendulum-v1"  # Whose episodes have 200 steps.
 
     def make_environment(self):
         return envs.make(f"gymnax:{self.name}", seed=3)

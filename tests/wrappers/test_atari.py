@@ -228,5 +228,6 @@ if importlib.util.find_spec("ale_py") is not None:
                 seed=1,
                 frameskip=1,
                 repeat_action_probability=0.25,
+                max_episode_steps=80,
                 wrappers=[AtariPreprocessing],
             )
