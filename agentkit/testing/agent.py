@@ -40,7 +40,7 @@ from agentkit.datasets import ReplayDataset
 from agentkit.errors import ConfigError, SpecError, UnknownNameError
 from agentkit.experiment import ExperimentConfig, run
 from agentkit.learning import Update
-from agentkit.replay import InProcessReplay, MinSize
+from agentkit.replay import InProcessReplay, MinSize, Uniform
 from agentkit.testing.agent_runs import (
     Killed,
     KilledError,
@@ -268,8 +268,14 @@ class AgentContract(abc.ABC):
         rng = np.random.default_rng(0)
         act = self._make_act(agent, spec, rng)
         tables = [
-            dataclasses.replace(t, rate_limiter=MinSize(1), max_times_sampled=0, max_size=max(t.max_size, 64))
-            for t in agent.make_tables(spec)
+            dataclasses.replace(
+                table,
+                sampler=Uniform() if table.max_times_sampled else table.sampler,  # A queue would give its first again.
+                rate_limiter=MinSize(1),
+                max_times_sampled=0,
+                max_size=max(table.max_size, 64),
+            )
+            for table in agent.make_tables(spec)
         ]
         with InProcessReplay(tables, seed=0) as replay:
             adder = agent.make_adder(replay, spec)

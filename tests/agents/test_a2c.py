@@ -36,6 +36,12 @@ class TestA2c(AgentContract):
         return envs.make("agentkit:point_mass", seed=seed)
 
 
+def test_the_contracts_batch_has_several_segments() -> None:
+    contract = TestA2c()
+    batch = contract._batch(contract.make_agent(), 0.0)
+    assert len(batch.data.reward) == 64 and len(np.unique(batch.data.observation, axis=0)) > 1
+
+
 def expected_gradient(config: a2c.Config, weights: by_hand.Weights, batch: Any, kind: str) -> by_hand.Weights:
     """Of the whole loss, as a sum over every action."""
     found = by_hand.elements(batch, weights, config.discount, config.gae_lambda)
