@@ -11,7 +11,8 @@ Differences from the paper, the first two as in DAC (Kostrikov et al. 2019, 1809
   * The discriminator has a gradient penalty. Ours is one-sided: DAC's (Gulrajani et al. 2017, 1704.00028, eq. 3)
     also draws small slopes up to 1, first of all the random ones that a network begins with, and they misled the
     agent for 2,000 updates.
-  * It sees observations normalised by running statistics, the demonstrations' and the agent's.
+  * It sees observations normalised by running statistics, the demonstrations' and the agent's. Of a team, agents that
+    have terminated count for nothing there, and are seen as zeros.
   * The reward is D's logit, log D - log(1 - D) (Fu et al. 2018, 1710.11248, AIRL), of both signs. The paper's is
     never negative here (-log(1 - D)), so that to go on always pays: a point mass whose demonstrator ends episodes
     at a goal never learned to end one.
@@ -121,7 +122,7 @@ class MakeUpdate(Generic[AgentNetworks]):
         shown = read_pairs(self.demonstrations, spec)
         discriminator = make_discriminator(spec, self.config)
         update = self.make_update(networks.agent)
-        return generative_adversarial_imitation(update, discriminator, shown, spec.observations, self.config)
+        return generative_adversarial_imitation(update, discriminator, shown, spec, self.config)
 
 
 def refuse_gail(agent: Agent[Any], problem: str, instead: str) -> None:
@@ -262,7 +263,7 @@ def discriminator_loss(
 
 
 def generative_adversarial_imitation(
-    update: Update, discriminator: Discriminator, demonstrations: Pairs, spec: Nest, config: Config
+    update: Update, discriminator: Discriminator, demonstrations: Pairs, spec: specs.EnvironmentSpec, config: Config
 ) -> Update:
     """Returns an update whose rewards are the discriminator's alone (algorithm 1).
 
@@ -270,26 +271,28 @@ def generative_adversarial_imitation(
         update: the agent's.
         discriminator: of `make_discriminator`.
         demonstrations: leaves ``[N, ...]``.
-        spec: of the observations.
+        spec: of the environment.
         config: the hyperparameters.
 
     Returns:
         An `Update` that publishes the same variables, with metrics "imitation_reward" (mean), "discriminator_loss"
         (without the penalty), "gradient_penalty" (not weighted) and "discriminator_accuracy" beside the agent's.
     """
-    optimizer = adam(config.learning_rate)
+    optimizer, is_team = adam(config.learning_rate), nets.is_team(spec)
+    look = nets.update_team_statistics if is_team else nets.update_nest_statistics
     (num_demonstrations,) = {len(leaf) for leaf in jax.tree.leaves(demonstrations)}
 
     def init(key: jax.Array) -> State:
         agent_key, params_key, key = jax.random.split(key, 3)
         params = discriminator.init(params_key)
         shown = jax.tree.map(jnp.asarray, demonstrations)
-        statistics = nets.init_nest_statistics(spec)
+        statistics = nets.init_nest_statistics(spec.observations)
         return State(update.init(agent_key), params, optimizer.init(params), statistics, shown, key)
 
     def encode(statistics: nets.NestStatistics, pairs: Pairs) -> Pairs:
         observation = nets.normalize_nest(statistics, pairs.observation, config.max_normalized)
-        return discriminator.encode(pairs._replace(observation=observation))
+        seen = nets.hide_ended(observation) if is_team else observation
+        return discriminator.encode(pairs._replace(observation=seen))
 
     def step(state: State, batch: ReplaySample[Transition | Step]) -> tuple[State, UpdateOutput]:
         steps = steps_of(batch.data)
@@ -297,8 +300,7 @@ def generative_adversarial_imitation(
         rows = jax.random.randint(draw_key, steps.reward.shape, 0, num_demonstrations)
         shown = jax.tree.map(lambda x: x[rows], state.demonstrations)
         taken = Pairs(steps.observation, steps.action)
-        observations = nets.update_nest_statistics(state.observations, shown.observation)
-        observations = nets.update_nest_statistics(observations, taken.observation, steps.mask)
+        observations = look(look(state.observations, shown.observation), taken.observation, steps.mask)
         shown, taken = encode(observations, shown), encode(observations, taken)
         mix = jax.random.uniform(mix_key, rows.shape)
 

@@ -12,6 +12,9 @@ Differences from the paper:
     alike, their deviation is nearly 0.)
   * The observations' statistics begin with the first batch, not with steps of a random agent.
   * Images are not whitened, but scaled by their specs; the paper whitens each pixel and clips it to 5 (section 2.4).
+  * The predictor has the target's own layers; the authors' has two more hidden ones.
+  * The predictor learns from all of a batch, not from a share of it.
+  * Of a team, agents that have terminated count for nothing in the statistics, and are seen as zeros.
   * With n-step returns, the novelty is that of the last of the n observations.
 """
 
@@ -25,6 +28,7 @@ import jax
 import jax.numpy as jnp
 
 from agentkit import networks as nets
+from agentkit import specs
 from agentkit.agents.addons.gail import refuse_gail
 from agentkit.agents.addons.rewards import (
     AgentNetworks,
@@ -95,8 +99,8 @@ class MakeUpdate(Generic[AgentNetworks]):
 
     def __call__(self, networks: Networks[AgentNetworks]) -> Update:
         """Returns the update of the agent's networks and of a target and a predictor."""
-        spec = networks.environment_spec.observations
-        network = novelty_network(spec, self.config)
+        spec = networks.environment_spec
+        network = novelty_network(spec.observations, self.config)
         return random_network_distillation(self.make_update(networks.agent), network, spec, self.config)
 
 
@@ -129,20 +133,23 @@ def novelty_network(observation_spec: Nest, config: Config) -> nets.Network:
     return nets.make_network(embed, observation_spec)
 
 
-def random_network_distillation(update: Update, network: nets.Network, spec: Nest, config: Config) -> Update:
+def random_network_distillation(
+    update: Update, network: nets.Network, spec: specs.EnvironmentSpec, config: Config
+) -> Update:
     """Returns an update whose rewards gain an intrinsic one (section 2.2).
 
     Args:
         update: the agent's.
         network: of `novelty_network`.
-        spec: of the observations.
+        spec: of the environment.
         config: the hyperparameters.
 
     Returns:
         An `Update` that publishes the same variables, with metrics "intrinsic_reward" (mean, scaled) and
         "novelty_loss" (the predictor's error, not normalised) beside the agent's.
     """
-    optimizer = adam(config.learning_rate)
+    optimizer, is_team = adam(config.learning_rate), nets.is_team(spec)
+    look = nets.update_team_statistics if is_team else nets.update_nest_statistics
 
     def init(key: jax.Array) -> State:
         agent_key, target_key, predictor_key = jax.random.split(key, 3)
@@ -152,14 +159,15 @@ def random_network_distillation(update: Update, network: nets.Network, spec: Nes
             network.init(target_key),
             predictor,
             optimizer.init(predictor),
-            nets.init_nest_statistics(spec),
+            nets.init_nest_statistics(spec.observations),
             nets.init_statistics(()),
         )
 
     def step(state: State, batch: ReplaySample[Transition | Step]) -> tuple[State, UpdateOutput]:
         steps = steps_of(batch.data)
-        observations = nets.update_nest_statistics(state.observations, steps.next_observation, steps.mask)
+        observations = look(state.observations, steps.next_observation, steps.mask)
         inputs = nets.normalize_nest(observations, steps.next_observation, config.max_normalized)
+        inputs = nets.hide_ended(inputs) if is_team else inputs
         embedding = network.apply(state.target, inputs)
 
         def loss(predictor: Params) -> tuple[Array, Array]:

@@ -176,7 +176,7 @@ def recording_update() -> Update:
 def imitating(demonstrations: Pairs, actions: Any = CONTINUOUS, **settings: Any) -> Any:
     config = Config(**{"hidden_sizes": (32, 32), **settings})
     spec = spec_of(actions)
-    arguments = (make_discriminator(spec, config), demonstrations, spec.observations, config)
+    arguments = (make_discriminator(spec, config), demonstrations, spec, config)
     update = generative_adversarial_imitation(recording_update(), *arguments)
     return update.init(KEY), jax.jit(update.update), update
 
@@ -193,6 +193,28 @@ def skilled(actions: Any, size: int, seed: int) -> Pairs:
     if actions is DISCRETE:
         return pairs._replace(action=np.argmax(place, axis=1).astype(np.int32))
     return pairs._replace(action=np.tanh(place[:, :2]))
+
+
+def test_agents_of_a_team_that_have_ended_count_for_nothing_and_are_seen_as_zeros() -> None:
+    vector, scalar = specs.Array((3,), np.float32), specs.Array((), np.float32)
+    observations = {"agents": {"a": vector}, "active": specs.Array((1,), bool)}
+    spec = specs.EnvironmentSpec(observations, {"a": specs.DiscreteArray(3)}, scalar, scalar)
+
+    def team(active: bool, size: int, seed: int) -> Pairs:
+        seen = np.float32(active * np.random.default_rng(seed).normal(3.0, 1.0, (size, 3)))
+        nest = {"agents": {"a": seen}, "active": np.full((size, 1), active)}
+        return Pairs(nest, {"a": np.zeros(size, np.int32)})
+
+    discriminator, config = make_discriminator(spec, Config(hidden_sizes=(4,))), Config()
+    shown = team(True, 16, 0)
+    update = generative_adversarial_imitation(recording_update(), discriminator, shown, spec, config)
+    taken, ones = team(False, 16, 1), np.ones(16, np.float32)
+    batch = ReplaySample((), Transition(taken.observation, taken.action, ones, ones, taken.observation))
+    state, output = jax.jit(update.update)(update.init(KEY), batch)
+    (statistics,) = filter(None, state.observations)
+    assert statistics.count == 16 and np.all(statistics.mean > 1.5)
+    as_they_are = discriminator.logits(state.discriminator, discriminator.encode(taken))
+    np.testing.assert_allclose(output.metrics["rewards"], as_they_are, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.full

@@ -18,7 +18,7 @@ from agentkit.testing.learning import learns
 from agentkit.types import ReplaySample, Step, Transition
 from tests.experiment.resumed import check_resumes
 
-SPEC = specs.Array((3,), np.float32)
+SPEC, NUMBER = specs.Array((3,), np.float32), specs.Array((), np.float32)
 
 
 def recording_update():
@@ -31,9 +31,14 @@ def recording_update():
     return Update(lambda key: jnp.zeros((), jnp.int32), update, lambda state: {"policy": state})
 
 
+def environment(observations, actions=SPEC):
+    return specs.EnvironmentSpec(observations, actions, NUMBER, NUMBER)
+
+
 def curious(**settings):
     config = Config(**{"learning_rate": 1e-3, **settings})
-    update = random_network_distillation(recording_update(), novelty_network(SPEC, config), SPEC, config)
+    spec = environment(SPEC)
+    update = random_network_distillation(recording_update(), novelty_network(SPEC, config), spec, config)
     return update.init(jax.random.PRNGKey(0)), jax.jit(update.update), update
 
 
@@ -70,10 +75,32 @@ def test_rewards_gain_the_scaled_error_over_its_root_mean_square():
     np.testing.assert_allclose(output.metrics["intrinsic_reward"], np.mean(expected), rtol=1e-4)
 
 
+def test_agents_of_a_team_that_have_ended_count_for_nothing_and_are_seen_as_zeros():
+    choice, config = specs.DiscreteArray(2), Config()
+    spec = environment({"agents": {"a": SPEC}, "active": specs.Array((1,), bool)}, {"a": choice})
+    network = novelty_network(spec.observations, config)
+    update = random_network_distillation(recording_update(), network, spec, config)
+    active = np.arange(64)[:, None] < 20
+    seen = np.where(active, some(0, centre=3.0), 0.0).astype(np.float32)
+    batch = batch_of(some(0))
+    data = batch.data._replace(next_observation={"agents": {"a": seen}, "active": active})
+    before = update.init(jax.random.PRNGKey(0))
+    state, output = jax.jit(update.update)(before, batch._replace(data=data))
+    own = seen[:20].astype(np.float64)
+    (statistics,) = filter(None, state.observations)
+    assert statistics.count == 20
+    np.testing.assert_allclose(statistics.mean, own.mean(axis=0), rtol=1e-4)
+    inputs = np.where(active, (seen - own.mean(axis=0)) / np.sqrt(own.var(axis=0) + 1e-6), 0.0).astype(np.float32)
+    inputs = {"agents": {"a": np.clip(inputs, -5.0, 5.0)}, "active": active}
+    target, guess = (network.apply(params, inputs) for params in (before.target, before.predictor))
+    np.testing.assert_allclose(output.metrics["novelty_loss"], np.mean((target - guess) ** 2), rtol=1e-4)
+
+
 def test_where_all_errors_are_alike_their_rewards_are_the_scale():
     """One choice throughout: errors differ by rounding alone, so their deviation is nearly 0."""
     spec, config = specs.DiscreteArray(3), Config(scale=0.5)
-    update = random_network_distillation(recording_update(), novelty_network(spec, config), spec, config)
+    network = novelty_network(spec, config)
+    update = random_network_distillation(recording_update(), network, environment(spec), config)
     batch = batch_of(some(0))
     batch = batch._replace(data=batch.data._replace(next_observation=np.ones(64, np.int32)))
     _, output = jax.jit(update.update)(update.init(jax.random.PRNGKey(0)), batch)
