@@ -257,9 +257,9 @@ class ContentsContract(ReplayCases):
     def test_new_items_get_the_largest_priority_seen(self) -> None:
         """Checks that an item without a priority begins with the largest given so far, 1 at least, until a reset."""
 
-        def write(number: int) -> None:
+        def write(number: int, priority: float | None = None) -> None:
             index = writer.append(make_step(number))
-            writer.create_item("pairs", None, index, index + 1, inline=np.float32(number))
+            writer.create_item("pairs", priority, index, index + 1, inline=np.float32(number))
             writer.flush()
 
         with self.opened(pair_table(sampler=Prioritized(1.0))) as (replay, writer):
@@ -274,6 +274,10 @@ class ContentsContract(ReplayCases):
             replay.reset("pairs")
             write(2)
             assert [info.priority for _, info in draw(replay, "pairs", 1)] == [1.0]
+            write(3, 4.0)
+            write(4)
+            found = dict(draw(replay, "pairs", 200))
+            assert {number: info.priority for number, info in found.items()} == {2: 1.0, 3: 4.0, 4: 4.0}
 
     def test_prioritized_is_uniform_where_all_priorities_are_zero(self) -> None:
         """Checks that both backends draw uniformly where all priorities are zero, as Reverb does."""

@@ -63,7 +63,8 @@ class ReverbReplay(Replay):
     batch ahead (some where nothing limits the rate), which a rate limit and `TableInfo.num_sampled`
     count as sampled; and nothing is deterministic or `resumable`: what a restored server holds is what
     was saved, but the random choices are new and an unfinished episode is lost. The largest priority, which new items
-    get, is that of the updates by this object: where another process updates, `largest_priorities` wants telling.
+    get, is that of the updates and items by this object: where another process gives some, `largest_priorities` wants
+    telling.
 
     Security: Reverb has neither authentication nor encryption, and whoever reaches its port can crash
     its clients. So a server of this class listens to this machine alone, unless `listen` says otherwise.
@@ -214,7 +215,7 @@ class ReverbReplay(Replay):
             is_closed=lambda: self._closed,
             why_late=self._why_insert_late,
             timeout=check_timeout(timeout, self.default_timeout),
-            largest_priority=lambda table: self.largest_priorities[table],
+            largest_priorities=self.largest_priorities,
             admit=self._admit,
         )
         self._writers.add(writer)

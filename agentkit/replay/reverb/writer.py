@@ -53,7 +53,7 @@ class ReverbWriter(Writer):
         is_closed: Callable[[], bool],
         why_late: Callable[[str, float], Exception],
         timeout: float,
-        largest_priority: Callable[[str], float],
+        largest_priorities: dict[str, float],
         admit: Callable[[str, float], None] | None = None,
     ):
         """Makes a writer.
@@ -65,11 +65,11 @@ class ReverbWriter(Writer):
             is_closed: whether the replay was closed.
             why_late: makes the error for a wait of this many seconds for these tables.
             timeout: seconds.
-            largest_priority: of a table, which its new items get where none is given.
+            largest_priorities: by table, which new items get where none is given, and raise where theirs are larger.
             admit: called before an item is created, with its table and `timeout`: waits until it may be.
         """
         self._admit = admit
-        self._largest_priority = largest_priority
+        self._largest_priorities = largest_priorities
         self._groups = groups
         self._history = history
         self._make_writer = make_writer
@@ -159,7 +159,8 @@ class ReverbWriter(Writer):
         """Implements `Writer.create_item`. Reverb names the item later: returns None."""
         self._check_open()
         plan = self._plan(table)
-        priority = self._largest_priority(table) if priority is None else float(priority)
+        largest = self._largest_priorities[table]
+        priority = largest if priority is None else float(priority)
         if not 0 <= priority <= plan.most:
             check_priority(table, priority)
             check_power(plan.table, priority)
@@ -167,6 +168,7 @@ class ReverbWriter(Writer):
         own = to_bytes(plan.read_inline(inline))
         if self._admit is not None:
             self._admit(table, self._timeout)
+        self._largest_priorities[table] = max(largest, priority)
         if padding:
             self._padded = True
         if plan.packing.whole:
