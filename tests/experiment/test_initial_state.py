@@ -51,6 +51,11 @@ def assert_same(found: Any, expected: Any) -> None:
         np.testing.assert_array_equal(x, y)
 
 
+def without_key(state: dict[str, Any]) -> dict[str, Any]:
+    """A training state without its PRNG key, which has the run's own seed in it."""
+    return {path: leaf for path, leaf in state.items() if path != ".key"}
+
+
 def online(agent: Any, directory: pathlib.Path | None, num_steps: int = 60, **settings: Any) -> ExperimentConfig:
     usual = {"environment": POINT_MASS, "evaluation_period": 0, "checkpoint_period": 20, "run_directory": directory}
     return ExperimentConfig(agent, num_steps=num_steps, **{**usual, **settings})
@@ -83,16 +88,25 @@ def scaled(folder: pathlib.Path) -> dict[str, Any]:
 def test_an_offline_run_goes_on_online_with_all_that_it_had(
     trained: Callable[[str], pathlib.Path], tmp_path: pathlib.Path, name: str
 ) -> None:
-    """Before the first update the whole training state is the source's, and so is the policy."""
+    """Before the first update the whole training state but for its key is the source's, and so is the policy."""
     settings = {"init_from": trained(name), "seed": 7, **scaled(trained(name))}
     agentkit.run(online(OFFLINE[name], tmp_path / "start", num_steps=1, **settings))
-    assert_same(state_of(tmp_path / "start")["learner"]["state"], state_of(trained(name))["learner"]["state"])
+    states = (state_of(folder)["learner"]["state"] for folder in (tmp_path / "start", trained(name)))
+    assert_same(*(without_key(state) for state in states))
     assert state_of(tmp_path / "start")["learner"]["num_updates"] == 0
     observation = np.array([0.5, -0.3], np.float32)
     folders = (tmp_path / "start", trained(name))
     np.testing.assert_array_equal(*(agentkit.load(x, environment=POINT_MASS)(observation)[0] for x in folders))
     record = json.loads((tmp_path / "start" / "config.json").read_text())
     assert (record["init_from"], record["init_checkpoint"]) == (str(trained(name)), 30)
+
+
+def test_runs_of_other_seeds_draw_other_numbers(trained: Callable[[str], pathlib.Path], tmp_path: pathlib.Path) -> None:
+    source, keys = trained("iql"), []
+    for name, seed in (("first", 0), ("second", 1), ("again", 1)):
+        agentkit.run(online(OFFLINE["iql"], tmp_path / name, 1, seed=seed, init_from=source, **scaled(source)))
+        keys.append(state_of(tmp_path / name)["learner"]["state"][".key"].tolist())
+    assert keys[0] != keys[1] == keys[2]
 
 
 @pytest.mark.full
@@ -133,7 +147,7 @@ def test_online_to_online_has_other_rates_and_seeds(tmp_path: pathlib.Path) -> N
     agentkit.run(online(end, tmp_path / "second", 1, **settings))
     first, second = (state_of(tmp_path / name)["learner"]["state"] for name in ("first", "second"))
     assert any(np.any(first[path]) for path in first if "mu" in path)
-    assert not [path for path in first if np.any(first[path] != second[path])]
+    assert [path for path in first if np.any(first[path] != second[path])] == [".key"]
 
 
 def test_the_best_policy_is_begun_with(trained: Callable[[str], pathlib.Path], tmp_path: pathlib.Path) -> None:
@@ -147,7 +161,7 @@ def test_the_best_policy_is_begun_with(trained: Callable[[str], pathlib.Path], t
     assert policy
     for path, leaf in policy.items():
         np.testing.assert_array_equal(found[f".policy{path}"], leaf)
-    differs = {path for path in newest if np.any(found[path] != newest[path])}
+    differs = {path for path in without_key(newest) if np.any(found[path] != newest[path])}
     assert differs and differs <= {f".policy{path}" for path in policy}
 
 
@@ -162,7 +176,7 @@ def test_schedules_of_an_optimiser_of_ones_own_begin_anew(tmp_path: pathlib.Path
     settings = {"environment": offline_data.CATCH, "init_from": tmp_path / "first"}
     agentkit.run(online(agent, tmp_path / "second", 1, **settings))
     first, second = (state_of(tmp_path / name)["learner"]["state"] for name in ("first", "second"))
-    restarted = {path for path in first if np.any(first[path] != second[path])}
+    restarted = {path for path in without_key(first) if np.any(first[path] != second[path])}
     assert len(restarted) == 2 and all(path.endswith(".count") and second[path] == 0 for path in restarted)
 
 
@@ -182,7 +196,7 @@ def test_a_run_with_gail_keeps_its_own_demonstrations(tmp_path: pathlib.Path) ->
     second = imitate("second", 2, 5, seed=1, init_from=tmp_path / "first")
     np.testing.assert_array_equal(second[".demonstrations.action"], np.full(5, 2))
     assert {path for path in first if not np.array_equal(first[path], second[path])} == {
-        path for path in first if ".demonstrations" in path
+        path for path in first if ".demonstrations" in path or path.endswith(".key")
     }
 
 

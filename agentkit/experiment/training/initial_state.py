@@ -44,7 +44,8 @@ def find_initial_state(experiment: ExperimentConfig, parts: AgentParts) -> Initi
     """Reads what `experiment.init_from` names, and checks that the agent can begin with it.
 
     Parameters, targets, optimisers and statistics are the source's. Counts are the new run's own: its steps and
-    updates, and those of its learning rate's schedule. So are demonstrations, which may be as many as it has.
+    updates, and those of its learning rate's schedule. So are demonstrations, which may be as many as it has, and
+    what its seed draws.
 
     Args:
         experiment: the new run's.
@@ -68,7 +69,7 @@ def find_initial_state(experiment: ExperimentConfig, parts: AgentParts) -> Initi
     if is_best and whole.step != found.step:
         message = f"Begins with the policy of {found.path}, and with all else of {whole.path}."
     pinned = dataclasses.replace(experiment, init_checkpoint=step)
-    return InitialState(pinned, _restart_schedules(training), message)
+    return InitialState(pinned, _draw_anew(_restart_schedules(training), experiment.seed), message)
 
 
 def reward_scale_of(experiment: ExperimentConfig) -> float:
@@ -203,3 +204,13 @@ def _restart_schedules(training: Nest) -> Nest:
         training,
         is_leaf=is_schedule,
     )
+
+
+def _draw_anew(training: Nest, seed: int) -> Nest:
+    """Returns the training state with the seed in its keys: else runs of all seeds that go on from it draw alike."""
+
+    def draw(path: tuple[Any, ...], leaf: Any) -> Any:
+        is_key = path and getattr(path[-1], "name", None) == "key" and (leaf.dtype, leaf.shape) == (np.uint32, (2,))
+        return np.asarray(jax.random.fold_in(leaf, seed % 2**32)) if is_key else leaf
+
+    return jax.tree_util.tree_map_with_path(draw, training)
