@@ -168,7 +168,7 @@ class ReverbWriter(Writer):
         own = to_bytes(plan.read_inline(inline))
         if self._admit is not None:
             self._admit(table, self._timeout)
-        self._largest_priorities[table] = max(largest, priority)
+        self._largest_priorities[table] = max(self._largest_priorities[table], priority)  # It may have risen meanwhile.
         if padding:
             self._padded = True
         if plan.packing.whole:
