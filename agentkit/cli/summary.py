@@ -98,8 +98,9 @@ def _learns_no_more(directory: str | os.PathLike[str], steps: int) -> bool:
     from agentkit.experiment.config.recipes import decode
 
     with contextlib.suppress(AgentkitError, KeyError):
-        settings = read_record(os.fspath(directory))["agent_config"]
-        last = learning_ends({name: decode(code) for name, code in settings.items() if name.endswith(RATE)})
+        record = read_record(os.fspath(directory))
+        rates = {name: decode(code) for name, code in record["agent_config"].items() if name.endswith(RATE)}
+        last = learning_ends(rates, record)
         return last is not None and last <= steps
     return False
 

@@ -198,21 +198,17 @@ def without_training_only(wrappers: Sequence[Callable[..., Any]]) -> list[Callab
 
     Only those of a class or a `functools.partial` of one are known: a function of yours wraps as it does in training.
     """
-    return [_in_evaluation(each) for each in wrappers if not _says(each, "training_only")]
+    kept = [each for each in wrappers if not _says(each, "training_only")]
+    return [_in_evaluation(each, kept[position + 1 :]) for position, each in enumerate(kept)]
 
 
-def _in_evaluation(wrapper: Callable[..., Any]) -> Callable[..., Any]:
-    changed = {name: value for name, value in _evaluation_settings(wrapper).items() if name in _keywords(wrapper)}
+def _in_evaluation(wrapper: Callable[..., Any], outer: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
+    own: Mapping[str, Any] = getattr(getattr(wrapper, "func", wrapper), "evaluation_settings", {})
+    given = wrapper.keywords if isinstance(wrapper, functools.partial) else {}
+    changed = {name: value for name, value in own.items() if name in given}
+    if any(_says(each, "observes_rewards") for each in outer):
+        changed.pop("clip_reward", None)  # The agent observes rewards as in training.
     return functools.partial(wrapper, **changed) if changed else wrapper
-
-
-def _evaluation_settings(wrapper: Callable[..., Any]) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = getattr(getattr(wrapper, "func", wrapper), "evaluation_settings", {})
-    return found
-
-
-def _keywords(wrapper: Callable[..., Any]) -> Mapping[str, Any]:
-    return wrapper.keywords if isinstance(wrapper, functools.partial) else {}
 
 
 def only_in_training(wrappers: Sequence[Callable[..., Any]]) -> list[Callable[..., Any]]:
@@ -252,13 +248,6 @@ def check_order(wrappers: Sequence[Callable[..., Any]]) -> None:
                 raise ConfigError(
                     "wrappers: {0} is for training only, and {1} after it would show its rewards to the agent, so that "
                     "evaluations would have other observations. Put {0} after {1}.".format(*names)
-                )
-            is_clipped = "clip_reward" in _evaluation_settings(inner) and _keywords(inner).get("clip_reward", False)
-            if is_clipped and _says(outer, "observes_rewards"):
-                raise ConfigError(
-                    "wrappers: {0} clips rewards in training, and {1} after it would show them to the agent, so that "
-                    "evaluations would have other observations. Leave clip_reward out of {0}, and put ClipReward "
-                    "(--wrapper clip_reward) after {1}.".format(*names)
                 )
             if _says(inner, "ends_softly") and _says(outer, "within_episode"):
                 raise ConfigError(

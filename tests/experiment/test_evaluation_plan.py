@@ -56,8 +56,11 @@ def played(evaluations):
 @pytest.mark.parametrize(
     ("length", "expected"),
     [
-        # A tenth is 50 episodes: one, then half of the room each time, and at the end all of it, but ten at most.
-        (1, [(50, 1), (100, 4), (150, 4), *((50 * number, 5) for number in range(4, 10)), (500, 10)]),
+        # A tenth is 50 episodes: one, then at most twice as many as before, until the room is used.
+        (
+            1,
+            [(50, 1), (100, 2), (150, 4), (200, 8), (250, 9), *((50 * number, 5) for number in range(6, 10)), (500, 6)],
+        ),
         (10, [(50, 1), (150, 1), (250, 1), (350, 1), (450, 1), (500, 1)]),  # Room for the last one is kept.
         (40, [(50, 1), (150, 1), (250, 1), (350, 1), (450, 1), (500, 1)]),  # Fewer would be no curve.
     ],

@@ -5,6 +5,7 @@ import functools
 import json
 import os
 import pathlib
+import shutil
 import signal
 from typing import Any
 
@@ -151,6 +152,9 @@ def test_without_an_environment_specs_come_from_the_data(whole: pathlib.Path, tm
     np.testing.assert_array_equal(loaded(observations)[0], resumed.policy(observations)[0])
     with pytest.raises(ConfigError, match=r"data alone\. To play it, give an environment"):
         evaluate(loaded)
+    shutil.copytree(tmp_path / "run", tmp_path / "bare", ignore=shutil.ignore_patterns("checkpoints"))
+    with pytest.raises(CheckpointError, match=r"^The run .*bare has no checkpoint yet"):
+        load(tmp_path / "bare")
     record = json.loads((tmp_path / "run" / "config.json").read_text())
     del record["offline"]["specs"]["rewards"]
     (tmp_path / "run" / "config.json").write_text(json.dumps(record))

@@ -1,9 +1,10 @@
 """What a run that is too short for its agent says in its first lines and at its end."""
 
+import optax
 import pytest
 
 import agentkit
-from agentkit.agents import dqn, ppo, r2d2, sac
+from agentkit.agents import dqn, npg, ppo, r2d2, sac, trpo
 from agentkit.experiment import ExperimentConfig
 from agentkit.experiment.checks.short_runs import learning_ends, steps_to_first_update, warnings_of
 from agentkit.experiment.local import started
@@ -46,11 +47,18 @@ def test_a_step_size_that_is_0_before_the_end_is_foreseen():
         (1e-3, 8_192),
     ):
         assert short(ppo.make_agent(ppo.Config(segment_length=100, learning_rate=rate)), steps) == []
+    falling = ppo.Config(segment_length=100, learning_rate=Linear(1e-3, 0.0, 4_096))
+    assert short(ppo.make_agent(falling), 4_500) == []  # The rest makes no whole batch.
+    assert short(ppo.make_agent(falling, optimizer=optax.adam(1e-3)), 8_192) == []  # Its own goes on.
+    for agent in (trpo, npg):  # Only the value's falls.
+        config = agent.Config(segment_length=100, learning_rate=Linear(1e-3, 0.0, 4_096))
+        assert short(agent.make_agent(config), 8_192) == []
     entropy = ppo.Config(segment_length=100, entropy_cost=Linear(1e-2, 0.0, 4_096))
     assert short(ppo.make_agent(entropy), 8_192) == []  # Which learns without it.
     rates = {"actor_learning_rate": Linear(1.0, 0.0, 10), "critic_learning_rate": Piecewise((1.0, 0.0), (20,))}
-    assert learning_ends(rates) == 20 and learning_ends({**rates, "learning_rate": 0.1}) is None
-    assert learning_ends({}) is None
+    record = {"agent": "ddpg", "agent_parts": {}}
+    assert learning_ends(rates, record) == 20 and learning_ends({**rates, "learning_rate": 0.1}, record) is None
+    assert learning_ends({}, record) is None
 
 
 def test_each_policy_that_learns_has_the_steps_of_its_agents():

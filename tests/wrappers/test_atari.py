@@ -1,6 +1,5 @@
 """Atari preprocessing, on a scripted game and, where it is installed, on a real one."""
 
-import functools
 import importlib.util
 
 import numpy as np
@@ -164,14 +163,13 @@ def test_an_evaluation_plays_whole_games_for_their_own_rewards(evaluation, num_e
     assert (getattr(environment, "raw_return", None) is None) == evaluation
 
 
-def test_rewards_that_are_clipped_in_training_only_are_no_observations():
-    def plan(**settings):
-        wrappers = [functools.partial(AtariPreprocessing, **settings), ObservationActionReward]
-        return ExperimentConfig(dqn.make_agent(), Game, 40, wrappers=wrappers)
-
-    with pytest.raises(ConfigError, match=r"Leave clip_reward out of AtariPreprocessing, and put ClipReward"):
-        plan(clip_reward=True)
-    assert plan(life_loss="terminate", clip_reward=False).wrappers
+@pytest.mark.parametrize("evaluation", [False, True])
+def test_rewards_that_the_agent_observes_are_clipped_in_evaluations_too(evaluation):
+    wrappers = [parse_wrapper("atari(life_loss='terminate', clip_reward=True)"), ObservationActionReward]
+    plan = ExperimentConfig(dqn.make_agent(), Game, 40, wrappers=wrappers)
+    environment = plan.make_environment(0, evaluation=evaluation)
+    environment.reset()
+    assert float(environment.step(np.int32(0)).reward) == 1.0
 
 
 def test_averaging_keeps_the_mean_and_a_step_edge():

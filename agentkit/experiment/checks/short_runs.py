@@ -17,10 +17,14 @@ from agentkit.agents.common.experience import Segments, Sequences, Transitions
 from agentkit.agents.common.experience_wrappers import DroppingExtras
 from agentkit.counting import count_of
 from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.experiment.config.identity import describe_agent
 from agentkit.learning import Cosine, Linear, Piecewise
 
 RATE = "learning_rate"
 """The names of all step sizes end so."""
+
+_OF_THE_VALUE = ("npg", "trpo")
+"""Agents whose step size is that of their value networks alone: policies go as far as their trust region."""
 
 _PART = 10  # Of a run, which its beginning may take where a setting is proposed.
 
@@ -79,8 +83,8 @@ def acts_at_random(agent: Agent[Any], total: int, num_actors: int = 1, steps: st
 def _stops_learning(agent: Agent[Any], total: int) -> list[str]:
     config: Any = agent.config
     names = [field.name for field in dataclasses.fields(config)] if dataclasses.is_dataclass(config) else []
-    last = learning_ends({name: getattr(config, name) for name in names})
-    if last is None or last >= total:
+    last = learning_ends({name: getattr(config, name) for name in names}, describe_agent(agent, 1))
+    if last is None or total - last < total / _PART:  # Schedules often end with the last whole batch.
         return []
     return [
         f"{_name(agent)} will learn nothing after step {last:,.0f} of {total:,}: by then its {RATE} has fallen to 0. "
@@ -88,11 +92,18 @@ def _stops_learning(agent: Agent[Any], total: int) -> list[str]:
     ]
 
 
-def learning_ends(settings: Mapping[str, Any]) -> float | None:
+def learning_ends(settings: Mapping[str, Any], record: Mapping[str, Any]) -> float | None:
     """Returns the step from which on every step size among an agent's settings is 0; None where some never are.
 
-    None, too, where that cannot be said, as of schedules that count updates.
+    None, too, where that cannot be said, as of schedules that count updates, or of an update or an optimiser of
+    the user's own.
+
+    Args:
+        settings: of the agent.
+        record: what `identity.describe_agent` says of it.
     """
+    if record["agent"] in (None, *_OF_THE_VALUE) or "make_update" in record["agent_parts"]:
+        return None
     ends = [_zero_from(value) for name, value in settings.items() if name.endswith(RATE) and value is not None]
     known = [end for end in ends if end is not None]
     return max(known) if known and len(known) == len(ends) else None

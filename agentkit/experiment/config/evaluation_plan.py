@@ -91,22 +91,26 @@ class EvaluationBudget:
     Attributes:
         used: steps of the evaluations so far.
         length: the mean length of the newest one's episodes; 0 before the first.
+        episodes: how many the newest one had; 0 where an older checkpoint does not say.
         number: of the evaluations so far.
     """
 
     used: float = 0.0
     length: float = 0.0
     number: int = 0
+    episodes: int = 0
 
     def num_episodes(self, steps: int, is_last: bool, most: int) -> int:
         """Returns how many episodes an evaluation at a step of training has.
 
         It is known before the first one is played: if it depended on how long they turn out, a long episode would be
         followed by fewer others than a short one, and count for more in the mean. So it goes by the lengths of the
-        evaluation before, and fills half of the room, since episodes may have become longer; the last one fills all.
+        evaluation before, and has at most twice as many episodes, which may have become longer.
         """
-        room = self._left(steps, is_last) / (1 if is_last else 2)
-        return min(max(int(room / self.length), 1), most) if self.length else 1
+        if not self.length:
+            return 1
+        room = int(self._left(steps, is_last) / self.length)
+        return min(max(room, 1), most, 2 * self.episodes if self.episodes else most)
 
     def _left(self, steps: int, is_last: bool) -> float:
         return steps / PART - self.used - (0.0 if is_last else self.length)
@@ -119,8 +123,8 @@ class EvaluationBudget:
 
     def add(self, record: Mapping[str, float]) -> None:
         """Takes the record of an evaluation."""
-        self.length = record["episode_length"]
-        self.used += self.length * record["evaluation_episodes"]
+        self.length, self.episodes = record["episode_length"], int(record["evaluation_episodes"])
+        self.used += self.length * self.episodes
         self.number += 1
 
     def save(self) -> dict[str, float]:
@@ -131,4 +135,4 @@ class EvaluationBudget:
         """Takes the state back; a checkpoint of before there was one has none."""
         if state is not None:
             self.used, self.length = float(state["used"]), float(state["length"])
-            self.number = int(state.get("number", 0))
+            self.number, self.episodes = int(state.get("number", 0)), int(state.get("episodes", 0))

@@ -93,7 +93,7 @@ def restore_policy(
     try:
         return restore_experiment(experiment, directory, checkpoint)
     except CheckpointError as error:
-        if not replaced:
+        if not replaced or isinstance(experiment.environment, DataAlone):
             raise
         given = " and ".join(sorted(replaced))
         raise CheckpointError(f"What was trained does not fit the {given} given here. {error}") from error
@@ -105,6 +105,9 @@ class DataAlone:
     """Makes an environment that has specs, and cannot be played."""
 
     spec: EnvironmentSpec
+
+    def __repr__(self) -> str:
+        return "data alone"
 
     def __call__(self, seed: int) -> dm_env.Environment:
         """Returns it; the seed changes nothing."""

@@ -6,6 +6,7 @@ by which its dashboard shows it, too.
 
 from __future__ import annotations
 
+import math
 import os
 import pathlib
 import warnings
@@ -27,6 +28,7 @@ except ImportError as error:
 
 JOURNAL_FILE = "optuna.log"
 STUDY = "agentkit"
+_GIVEN_UP = "given_up_at"
 
 
 @final
@@ -87,13 +89,19 @@ class OptunaSuggester:
     def report(self, number: int, step: int, value: float) -> bool:
         """Takes a trial's return at a step, the same again or not; returns True if it is to be given up.
 
-        Of one that is safe the pruner is asked, too: it may keep what it has seen to judge others by.
+        Of one that is safe the pruner is asked, too: it may keep what it has seen to judge others by. A verdict is
+        kept: asked again, as after a kill, halving knows a rung that a trial has been judged at and looks at the next.
         """
-        trial = self._trial(number)
-        if step not in self._frozen(number).intermediate_values:
+        trial, known = self._trial(number), self._frozen(number)
+        if step >= known.user_attrs.get(_GIVEN_UP, math.inf):
+            return True
+        if step not in known.intermediate_values:
             trial.report(value, step)
         is_poor = bool(trial.should_prune())
-        return is_poor and step >= self._plan.prune_after and number >= self._plan.startup_trials
+        if not (is_poor and step >= self._plan.prune_after and number >= self._plan.startup_trials):
+            return False
+        trial.set_user_attr(_GIVEN_UP, step)
+        return True
 
     def tell(self, record: TrialRecord) -> None:
         """Takes how a trial ended, unless the study knows."""

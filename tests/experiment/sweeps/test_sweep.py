@@ -178,6 +178,7 @@ def test_the_first_trials_are_safe_and_the_others_up_to_a_step(tmp_path, pruner)
         steps = range(2_000, 20_001, 2_000)
         poor = [step for step in steps if study.report(number, step, -float(number))]
         given_up[number] = min(poor, default=None)
+        assert not poor or study.report(number, poor[0], -float(number))  # As a resumed sweep asks again.
         study.tell(run.TrialRecord(number, parameters, "pruned" if poor else "complete", -float(number)))
     assert given_up == {number: None if number < 3 else 4_000 for number in range(8)}
 

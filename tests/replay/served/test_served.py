@@ -328,8 +328,8 @@ def test_a_sampler_that_is_left_keeps_batches_for_a_minute_and_waits_for_no_abse
     write_pairs(replay.writer(1), "pairs", [1])
     sampler = replay.sampler("pairs", 1)
     next(sampler)
+    assert wait_until(lambda: host.server._given), "batches that were asked for ahead are given"
     host.stop()
-    assert host.server._given
     host.server._sweep(time.monotonic() + 70.0)
     assert not host.server._given
     host.server.close()
