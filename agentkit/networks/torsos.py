@@ -159,8 +159,12 @@ def encode_inputs(spec: Nest, nest: Nest) -> Nest:
         if path and getattr(path[-1], "key", None) == specs.ACTION_MASK:
             return x
         if counts := specs.num_choices(leaf):
-            columns = jnp.reshape(x, (x.shape[0], -1))  # [B, len(counts)]
-            return jnp.concatenate([jax.nn.one_hot(columns[:, i], n) for i, n in enumerate(counts)], axis=-1)
+            # One comparison: an indicator for each of many choices would compile for minutes.
+            columns, most = jnp.reshape(x, (x.shape[0], len(counts), 1)), max(counts)
+            indicators = (columns == np.arange(most)[None, None]).astype(jnp.float32)  # [B, len(counts), most]
+            if min(counts) == most:
+                return jnp.reshape(indicators, (x.shape[0], len(counts) * most))
+            return jnp.concatenate([indicators[:, i, :n] for i, n in enumerate(counts)], axis=-1)
         scaling = _scaling(leaf)
         if scaling is None:
             return x

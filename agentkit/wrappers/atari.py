@@ -38,7 +38,8 @@ class AtariPreprocessing(EnvironmentWrapper):
             "ignore"; "zero_discount", the step has discount 0 and the game goes on; "terminate",
             the step is LAST with discount 0 and the next episode goes on in the same game after a
             no-op, until that is over (Stable-Baselines3's ``EpisodicLifeEnv``). In training only, as `clip_reward`: an
-            experiment's evaluations play whole games for their own rewards, as with ``atari:``.
+            experiment's evaluations play whole games for their own rewards, as with ``atari:``. Around an agent that
+            observes its rewards they are clipped there, too.
         clip_reward: whether summed rewards are clipped to [-1, 1]; logs then have the episodes' own returns, too, with
             "terminate" those of lives.
         seed: seeds the number of no-ops.

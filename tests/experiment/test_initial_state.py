@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 import optax
 import pytest
@@ -23,6 +24,9 @@ from agentkit.cli import main
 from agentkit.datasets import Episode
 from agentkit.errors import ConfigError
 from agentkit.experiment import OfflineConfig, ResumeError, run_offline
+from agentkit.experiment.checks.agent_fits import check_fit
+from agentkit.experiment.launching.sharing.common import find_spec
+from agentkit.experiment.training.initial_state import find_initial_state
 from agentkit.learning import Linear
 from agentkit.wrappers.reward_scale import RewardScale
 from tests.agents import offline_data
@@ -242,3 +246,16 @@ def test_the_command_goes_on_with_the_rewards_that_were_learned_from(
     assert main([*words, "--init-from", str(trained("iql"))]) == 2
     assert main([*words, "--init-checkpoint", "best"]) == 2
     assert "hidden_sizes=[16]" in capfd.readouterr().err and len(list((tmp_path / "runs").iterdir())) == 1
+
+
+def test_a_launcher_looks_at_the_state_and_computes_nothing(
+    trained: Callable[[str], pathlib.Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it computed would take the devices that its learner needs."""
+    experiment = online(OFFLINE["iql"], None, init_from=trained("iql"), **scaled(trained("iql")))
+    parts = check_fit(experiment, find_spec(experiment))
+    for name in ("device_put", "jit"):
+        monkeypatch.setattr(jax, name, None)
+    monkeypatch.setattr(jax.random, "PRNGKey", None)
+    found = find_initial_state(experiment, parts, checks_alone=True)
+    assert found.training is None and found.experiment.init_checkpoint == 30

@@ -182,3 +182,17 @@ def _no_networks(environment_spec: Any, config: Any) -> networks.Network:
         raise SpecError("too small")
 
     return networks.make_network(refuse, environment_spec.observations)
+
+
+def test_many_choices_are_one_comparison() -> None:
+    """An indicator for each by itself compiled for minutes; what is none of the values is no choice."""
+    leaf = specs.Choices((50, 3), np.int32, [1, 2, 2])
+    numbers = np.random.default_rng(0).integers(-1, 4, (4, 50, 3)).astype(np.int32)
+    found = np.asarray(networks.encode_inputs(leaf, numbers))
+    expected = [
+        number[..., None] == np.arange(n) for number, n in zip(np.moveaxis(numbers, 2, 0), (2, 3, 3), strict=True)
+    ]
+    np.testing.assert_array_equal(found, np.concatenate(expected, axis=-1).reshape(4, -1))
+    equal = specs.Choices((400,), np.int32, 4)
+    text = str(jax.make_jaxpr(lambda x: networks.encode_inputs(equal, x))(np.zeros((2, 400), np.int32)))
+    assert text.count(" eq ") == 1 and len(text.splitlines()) < 15

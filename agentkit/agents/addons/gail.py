@@ -12,7 +12,7 @@ Differences from the paper, the first two as in DAC (Kostrikov et al. 2019, 1809
     also draws small slopes up to 1, first of all the random ones that a network begins with, and they misled the
     agent for 2,000 updates.
   * It sees observations normalised by running statistics, the demonstrations' and the agent's. Of a team, agents that
-    have terminated count for nothing there, and are seen as zeros.
+    have terminated count for nothing there; they and their actions are seen as zeros.
   * The reward is D's logit, log D - log(1 - D) (Fu et al. 2018, 1710.11248, AIRL), of both signs. The paper's is
     never negative here (-log(1 - D)), so that to go on always pays: a point mass whose demonstrator ends episodes
     at a goal never learned to end one.
@@ -200,6 +200,7 @@ class State(NamedTuple):
 
 def make_discriminator(spec: specs.EnvironmentSpec, config: Config) -> Discriminator:
     """Builds the discriminator for an environment, whatever its observations and actions are."""
+    is_team = nets.is_team(spec)
 
     def encode_action(leaf: object, action: Array) -> Array:
         if isinstance(leaf, specs.DiscreteArray):
@@ -211,7 +212,12 @@ def make_discriminator(spec: specs.EnvironmentSpec, config: Config) -> Discrimin
 
     def encode(pairs: Pairs) -> Pairs:
         observation = jax.tree.map(to_unit, nets.encode_inputs(spec.observations, pairs.observation))
-        actions = jax.tree.leaves(jax.tree.map(encode_action, spec.actions, pairs.action))
+        encoded = jax.tree.map(encode_action, spec.actions, pairs.action)
+        if is_team:
+            active = nets.active_agents(pairs.observation)
+            for i, agent in enumerate(sorted(encoded)):
+                encoded[agent] = jax.tree.map(lambda x, i=i: x * active[:, i, None], encoded[agent])
+        actions = jax.tree.leaves(encoded)
         return Pairs(observation, jnp.concatenate(actions, axis=-1))
 
     def logits(pairs: Pairs) -> Array:

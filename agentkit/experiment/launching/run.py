@@ -136,7 +136,7 @@ def _launch(
     spec = find_spec(experiment, beside=True)
     parts = check_fit(experiment, spec)
     if not resume:
-        experiment = find_initial_state(experiment, parts).experiment
+        experiment = find_initial_state(experiment, parts, checks_alone=True).experiment
     found = prepare_launch(experiment, resume, dataclasses.asdict(config))
     program = make_program(experiment, config, spec)
     if found is not None:

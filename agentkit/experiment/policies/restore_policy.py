@@ -83,6 +83,8 @@ def restore_policy(
     """
     check_run(run)
     replaced = options.keys() & {"environment", "wrappers", "agent"}
+    if isinstance(options.get("environment"), DataAlone):
+        replaced -= {"environment", "wrappers"}  # Nobody has given them.
     if not isinstance(run, ExperimentConfig):
         experiment, directory = read_config(run, **options), run
     elif run.run_directory is None:
@@ -93,7 +95,7 @@ def restore_policy(
     try:
         return restore_experiment(experiment, directory, checkpoint)
     except CheckpointError as error:
-        if not replaced or isinstance(experiment.environment, DataAlone):
+        if not replaced:
             raise
         given = " and ".join(sorted(replaced))
         raise CheckpointError(f"What was trained does not fit the {given} given here. {error}") from error

@@ -100,7 +100,8 @@ class OptunaSuggester:
         is_poor = bool(trial.should_prune())
         if not (is_poor and step >= self._plan.prune_after and number >= self._plan.startup_trials):
             return False
-        trial.set_user_attr(_GIVEN_UP, step)
+        if not known.state.is_finished():
+            trial.set_user_attr(_GIVEN_UP, step)
         return True
 
     def tell(self, record: TrialRecord) -> None:

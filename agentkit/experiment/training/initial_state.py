@@ -40,7 +40,7 @@ class InitialState(NamedTuple):
     message: str = ""
 
 
-def find_initial_state(experiment: ExperimentConfig, parts: AgentParts) -> InitialState:
+def find_initial_state(experiment: ExperimentConfig, parts: AgentParts, checks_alone: bool = False) -> InitialState:
     """Reads what `experiment.init_from` names, and checks that the agent can begin with it.
 
     Parameters, targets, optimisers and statistics are the source's. Counts are the new run's own: its steps and
@@ -50,6 +50,7 @@ def find_initial_state(experiment: ExperimentConfig, parts: AgentParts) -> Initi
     Args:
         experiment: the new run's.
         parts: of its agent.
+        checks_alone: nothing is computed, and the training state is None: a launcher leaves devices to its nodes.
 
     Raises:
         ConfigError: there is no such run or checkpoint, or it is another agent's: names the first part that differs.
@@ -69,6 +70,10 @@ def find_initial_state(experiment: ExperimentConfig, parts: AgentParts) -> Initi
     if is_best and whole.step != found.step:
         message = f"Begins with the policy of {found.path}, and with all else of {whole.path}."
     pinned = dataclasses.replace(experiment, init_checkpoint=step)
+    if checks_alone:
+        return InitialState(pinned, None, message)
+    if any(map(_is_gail, jax.tree.leaves(training, is_leaf=_is_gail))):
+        training = _with_demonstrations(training, _find_demonstrations(parts.update))
     return InitialState(pinned, _draw_anew(_restart_schedules(training), experiment.seed), message)
 
 
@@ -128,7 +133,7 @@ def _check_rewards(experiment: ExperimentConfig, found: checkpoint.Checkpoint) -
 
 
 def _read(experiment: ExperimentConfig, found: checkpoint.Checkpoint, parts: AgentParts) -> Nest:
-    """Returns the checkpoint's training state, if it is one of these shapes, with the run's own demonstrations."""
+    """Returns the checkpoint's training state, if it is one of these shapes; without demonstrations."""
     whole = placeholders(parts.state)
     like = _with_demonstrations(whole, ())
     expected = nests.flatten_to_paths(like)
@@ -141,8 +146,7 @@ def _read(experiment: ExperimentConfig, found: checkpoint.Checkpoint, parts: Age
                 f"init_from (--init-from): the training states differ at {path}: {theirs} in {found.path}, {ours} "
                 f"here. {_say_settings(experiment, found)}"
             )
-    training = nests.restore_from_paths(like, saved, "The training state")
-    return _with_demonstrations(training, _find_demonstrations(parts.update)) if own else training
+    return nests.restore_from_paths(like, saved, "The training state")
 
 
 def _is_gail(node: Any) -> bool:
@@ -197,7 +201,7 @@ def _restart_schedules(training: Nest) -> Nest:
     """Returns the training state with learning rates' schedules at their start."""
 
     def is_schedule(node: Any) -> bool:  # Of optax's states those of a schedule hold a count and nothing else.
-        return getattr(node, "_fields", ()) == ("count",)
+        return getattr(node, "_fields", ()) == ("count",) and type(node).__module__.startswith("optax.")
 
     return jax.tree.map(
         lambda node: node._replace(count=np.zeros_like(node.count)) if is_schedule(node) else node,
@@ -210,7 +214,9 @@ def _draw_anew(training: Nest, seed: int) -> Nest:
     """Returns the training state with the seed in its keys: else runs of all seeds that go on from it draw alike."""
 
     def draw(path: tuple[Any, ...], leaf: Any) -> Any:
-        is_key = path and getattr(path[-1], "name", None) == "key" and (leaf.dtype, leaf.shape) == (np.uint32, (2,))
-        return np.asarray(jax.random.fold_in(leaf, seed % 2**32)) if is_key else leaf
+        name = getattr(path[-1], "name", getattr(path[-1], "key", None)) if path else None
+        if name not in ("key", "rng", "rng_key") or (leaf.dtype, leaf.shape) != (np.uint32, (2,)):
+            return leaf
+        return np.random.SeedSequence([*leaf.tolist(), seed]).generate_state(2)
 
     return jax.tree_util.tree_map_with_path(draw, training)

@@ -159,8 +159,8 @@ class ReverbWriter(Writer):
         """Implements `Writer.create_item`. Reverb names the item later: returns None."""
         self._check_open()
         plan = self._plan(table)
-        largest = self._largest_priorities[table]
-        priority = largest if priority is None else float(priority)
+        is_given = priority is not None
+        priority = self._largest_priorities[table] if priority is None else float(priority)
         if not 0 <= priority <= plan.most:
             check_priority(table, priority)
             check_power(plan.table, priority)
@@ -168,7 +168,8 @@ class ReverbWriter(Writer):
         own = to_bytes(plan.read_inline(inline))
         if self._admit is not None:
             self._admit(table, self._timeout)
-        self._largest_priorities[table] = max(self._largest_priorities[table], priority)  # It may have risen meanwhile.
+        if is_given and priority > self._largest_priorities[table]:
+            self._largest_priorities[table] = priority
         if padding:
             self._padded = True
         if plan.packing.whole:

@@ -203,7 +203,7 @@ def test_agents_of_a_team_that_have_ended_count_for_nothing_and_are_seen_as_zero
     def team(active: bool, size: int, seed: int) -> Pairs:
         seen = np.float32(active * np.random.default_rng(seed).normal(3.0, 1.0, (size, 3)))
         nest = {"agents": {"a": seen}, "active": np.full((size, 1), active)}
-        return Pairs(nest, {"a": np.zeros(size, np.int32)})
+        return Pairs(nest, {"a": np.int32(np.zeros(size) if active else np.arange(size) % 3)})
 
     discriminator, config = make_discriminator(spec, Config(hidden_sizes=(4,))), Config()
     shown = team(True, 16, 0)
@@ -215,6 +215,7 @@ def test_agents_of_a_team_that_have_ended_count_for_nothing_and_are_seen_as_zero
     assert statistics.count == 16 and np.all(statistics.mean > 1.5)
     as_they_are = discriminator.logits(state.discriminator, discriminator.encode(taken))
     np.testing.assert_allclose(output.metrics["rewards"], as_they_are, rtol=1e-4, atol=1e-6)
+    assert np.ptp(output.metrics["rewards"]) < 1e-6, "what an ended agent does means nothing"
 
 
 @pytest.mark.full
