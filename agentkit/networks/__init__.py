@@ -85,9 +85,11 @@ from agentkit.networks.team import (
     active_agents,
     hide_ended,
     is_team,
+    normalize_observations,
     of_each_agent,
     seen_by_all,
     team_of,
+    update_observation_statistics,
     update_team_statistics,
 )
 from agentkit.networks.torsos import (
@@ -175,6 +177,7 @@ __all__ = [
     "noisy_mlp",
     "normalize",
     "normalize_nest",
+    "normalize_observations",
     "of_each_agent",
     "orthogonal",
     "orthogonal_mlp",
@@ -212,6 +215,7 @@ __all__ = [
     "twin_action_values",
     "unroll_after_burn_in",
     "update_nest_statistics",
+    "update_observation_statistics",
     "update_statistics",
     "update_team_statistics",
     "value_network",

@@ -18,7 +18,7 @@ import numpy as np
 from agentkit import specs
 from agentkit.errors import SpecError
 from agentkit.networks.action_mask import refuse_action_mask
-from agentkit.networks.normalization import NestStatistics, update_statistics
+from agentkit.networks.normalization import NestStatistics, normalize_nest, update_nest_statistics, update_statistics
 from agentkit.networks.torsos import Torso
 from agentkit.specs import ILLEGAL_VALUE
 from agentkit.types import Array, Nest
@@ -219,3 +219,36 @@ def update_team_statistics(statistics: NestStatistics, batch: Nest, mask: Array 
         masks["agents"][agent] = jax.tree.map(lambda leaf, i=i: mask * active[:, i], batch["agents"][agent])
     each = zip(statistics, jax.tree.leaves(batch), jax.tree.leaves(masks), strict=True)
     return tuple(update_statistics(s, leaf, counts) if s else () for s, leaf, counts in each)
+
+
+def update_observation_statistics(
+    spec: specs.EnvironmentSpec, statistics: NestStatistics, batch: Nest, mask: Array | None = None
+) -> NestStatistics:
+    """Takes in observations of any environment; of a team as `update_team_statistics` does.
+
+    Args:
+        spec: of the environment.
+        statistics: of `init_nest_statistics`; ``()`` for none.
+        batch: observations, leaves ``[B, ...]``.
+        mask: 1 for each that counts, ``[B]``; None for all.
+    """
+    update = update_team_statistics if is_team(spec) else update_nest_statistics
+    return update(statistics, batch, mask)
+
+
+def normalize_observations(
+    spec: specs.EnvironmentSpec, statistics: NestStatistics, observation: Nest, limit: float, epsilon: float = 1e-6
+) -> Nest:
+    """Normalises observations of any environment; those of a team's agents that have terminated stay zeros.
+
+    Returns them as they are if there are no statistics.
+
+    Args:
+        spec: of the environment.
+        statistics: as for `normalize_nest`.
+        observation: likewise; of a team see `hide_ended`.
+        limit: likewise.
+        epsilon: likewise.
+    """
+    normalized = normalize_nest(statistics, observation, limit, epsilon)
+    return hide_ended(normalized) if statistics and is_team(spec) else normalized

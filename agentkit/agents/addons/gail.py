@@ -284,8 +284,7 @@ def generative_adversarial_imitation(
         An `Update` that publishes the same variables, with metrics "imitation_reward" (mean), "discriminator_loss"
         (without the penalty), "gradient_penalty" (not weighted) and "discriminator_accuracy" beside the agent's.
     """
-    optimizer, is_team = adam(config.learning_rate), nets.is_team(spec)
-    look = nets.update_team_statistics if is_team else nets.update_nest_statistics
+    optimizer = adam(config.learning_rate)
     (num_demonstrations,) = {len(leaf) for leaf in jax.tree.leaves(demonstrations)}
 
     def init(key: jax.Array) -> State:
@@ -296,9 +295,8 @@ def generative_adversarial_imitation(
         return State(update.init(agent_key), params, optimizer.init(params), statistics, shown, key)
 
     def encode(statistics: nets.NestStatistics, pairs: Pairs) -> Pairs:
-        observation = nets.normalize_nest(statistics, pairs.observation, config.max_normalized)
-        seen = nets.hide_ended(observation) if is_team else observation
-        return discriminator.encode(pairs._replace(observation=seen))
+        observation = nets.normalize_observations(spec, statistics, pairs.observation, config.max_normalized)
+        return discriminator.encode(pairs._replace(observation=observation))
 
     def step(state: State, batch: ReplaySample[Transition | Step]) -> tuple[State, UpdateOutput]:
         steps = steps_of(batch.data)
@@ -306,7 +304,8 @@ def generative_adversarial_imitation(
         rows = jax.random.randint(draw_key, steps.reward.shape, 0, num_demonstrations)
         shown = jax.tree.map(lambda x: x[rows], state.demonstrations)
         taken = Pairs(steps.observation, steps.action)
-        observations = look(look(state.observations, shown.observation), taken.observation, steps.mask)
+        observations = nets.update_observation_statistics(spec, state.observations, shown.observation)
+        observations = nets.update_observation_statistics(spec, observations, taken.observation, steps.mask)
         shown, taken = encode(observations, shown), encode(observations, taken)
         mix = jax.random.uniform(mix_key, rows.shape)
 

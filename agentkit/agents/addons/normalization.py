@@ -120,7 +120,9 @@ class MakePolicy(Generic[AgentNetworks]):
             return policy
 
         def act(variables: PolicyVariables, key: jax.Array, observation: Nest, state: Nest) -> tuple[Nest, Nest, Nest]:
-            seen = seen_by(variables.statistics, observation, spec, config)
+            seen = nets.normalize_observations(
+                spec, variables.statistics, observation, config.max_observation, config.epsilon
+            )
             return policy.act(variables.params, key, seen, state)
 
         return policy._replace(act=act)
@@ -189,15 +191,16 @@ def normalized_update(
         given = jax.tree.leaves(spec.rewards) if rewards else []
         return State(update.init(key), seen, tuple(nets.init_statistics(tuple(leaf.shape)) for leaf in given))
 
-    look = nets.update_team_statistics if nets.is_team(spec) else nets.update_nest_statistics
+    def seen_by(statistics: nets.NestStatistics, observation: Nest) -> Nest:
+        return nets.normalize_observations(spec, statistics, observation, config.max_observation, config.epsilon)
 
     def step(state: State, batch: ReplaySample[Transition | Step]) -> tuple[State, UpdateOutput]:
         data, steps, metrics = batch.data, steps_of(batch.data), {}
-        seen = look(state.observations, steps.observation, steps.mask)
+        seen = nets.update_observation_statistics(spec, state.observations, steps.observation, steps.mask)
         given = take_in(state.rewards, jax.tree.leaves(steps.reward) if rewards else [], steps.mask)
-        data = data._replace(observation=seen_by(seen, data.observation, spec, config))
+        data = data._replace(observation=seen_by(seen, data.observation))
         if isinstance(data, Transition):
-            data = data._replace(next_observation=seen_by(seen, data.next_observation, spec, config))
+            data = data._replace(next_observation=seen_by(seen, data.next_observation))
         if rewards:
             data = data._replace(reward=scaled(given, data.reward, config))
             sizes = [jnp.mean(nets.root_mean_square(each, config.epsilon)) for each in given]
@@ -212,12 +215,6 @@ def normalized_update(
         return published
 
     return Update(init, step, variables)
-
-
-def seen_by(statistics: nets.NestStatistics, observation: Nest, spec: specs.EnvironmentSpec, config: Config) -> Nest:
-    """Returns observations, of any batch, as the agent sees them: those of a team's agents that have ended as zeros."""
-    seen = nets.normalize_nest(statistics, observation, config.max_observation, config.epsilon)
-    return nets.hide_ended(seen) if statistics and nets.is_team(spec) else seen
 
 
 def take_in(

@@ -148,8 +148,7 @@ def random_network_distillation(
         An `Update` that publishes the same variables, with metrics "intrinsic_reward" (mean, scaled) and
         "novelty_loss" (the predictor's error, not normalised) beside the agent's.
     """
-    optimizer, is_team = adam(config.learning_rate), nets.is_team(spec)
-    look = nets.update_team_statistics if is_team else nets.update_nest_statistics
+    optimizer = adam(config.learning_rate)
 
     def init(key: jax.Array) -> State:
         agent_key, target_key, predictor_key = jax.random.split(key, 3)
@@ -165,9 +164,8 @@ def random_network_distillation(
 
     def step(state: State, batch: ReplaySample[Transition | Step]) -> tuple[State, UpdateOutput]:
         steps = steps_of(batch.data)
-        observations = look(state.observations, steps.next_observation, steps.mask)
-        inputs = nets.normalize_nest(observations, steps.next_observation, config.max_normalized)
-        inputs = nets.hide_ended(inputs) if is_team else inputs
+        observations = nets.update_observation_statistics(spec, state.observations, steps.next_observation, steps.mask)
+        inputs = nets.normalize_observations(spec, observations, steps.next_observation, config.max_normalized)
         embedding = network.apply(state.target, inputs)
 
         def loss(predictor: Params) -> tuple[Array, Array]:
