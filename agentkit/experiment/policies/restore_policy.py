@@ -9,7 +9,6 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple, NoReturn, final
 
-import dm_env
 import jax
 import numpy as np
 import tree
@@ -104,40 +103,16 @@ def restore_policy(
 @final
 @dataclasses.dataclass(frozen=True)
 class DataAlone:
-    """Makes an environment that has specs, and cannot be played."""
+    """Stands for the environment of a run from data alone: it has specs, and refuses to be made."""
 
     spec: EnvironmentSpec
 
     def __repr__(self) -> str:
         return "data alone"
 
-    def __call__(self, seed: int) -> dm_env.Environment:
-        """Returns it; the seed changes nothing."""
-        del seed
-        return _Unplayable(self.spec)
-
-
-class _Unplayable(dm_env.Environment):
-    def __init__(self, spec: EnvironmentSpec):
-        self._spec = spec
-
-    def reset(self) -> NoReturn:
+    def __call__(self, seed: int) -> NoReturn:
+        """Raises a ConfigError, whatever the seed."""
         raise ConfigError("This policy has learned from data alone. To play it, give an environment, as environment=.")
-
-    def step(self, action: Nest) -> NoReturn:
-        self.reset()
-
-    def observation_spec(self) -> Nest:
-        return self._spec.observations
-
-    def action_spec(self) -> Nest:
-        return self._spec.actions
-
-    def reward_spec(self) -> Nest:
-        return self._spec.rewards
-
-    def discount_spec(self) -> Nest:
-        return self._spec.discounts
 
 
 def without_environment(run: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -198,8 +173,12 @@ def restore_experiment(
     """Returns what `restore_policy` does, of a run whose experiment is at hand."""
     found = find_checkpoint(run_directory, checkpoint)
     store = VariableStore()
-    with contextlib.closing(experiment.make_environment(experiment.seed)) as environment:
-        spec, actions = make_environment_spec(environment), own_actions(environment)
+    if isinstance(experiment.environment, DataAlone):
+        spec = experiment.environment.spec
+        actions = spec.actions
+    else:
+        with contextlib.closing(experiment.make_environment(experiment.seed)) as environment:
+            spec, actions = make_environment_spec(environment), own_actions(environment)
     parts = make_parts(experiment.agent, spec)
     if experiment.agent.make_learner is not None:
         store.publish(*_read_own(found))
