@@ -94,14 +94,14 @@ def _total(directory: str | os.PathLike[str]) -> int:
 def _learns_no_more(directory: str | os.PathLike[str], steps: int) -> bool:
     """Returns True if a run's step sizes have fallen to 0, as most presets' do at the end: more steps teach nothing."""
     from agentkit.experiment import read_record
-    from agentkit.experiment.checks.short_runs import RATE, learning_ends
+    from agentkit.experiment.checks.short_runs import RATE, learning_ends, learns_by_rates
     from agentkit.experiment.config.recipes import decode
 
     with contextlib.suppress(AgentkitError, KeyError):
         record = read_record(os.fspath(directory))
         rates = {name: decode(code) for name, code in record["agent_config"].items() if name.endswith(RATE)}
-        last = learning_ends(rates, record)
-        return last is not None and last <= steps
+        last = learning_ends(rates)
+        return last is not None and last <= steps and learns_by_rates(record)
     return False
 
 

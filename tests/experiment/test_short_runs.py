@@ -56,9 +56,8 @@ def test_a_step_size_that_is_0_before_the_end_is_foreseen():
     entropy = ppo.Config(segment_length=100, entropy_cost=Linear(1e-2, 0.0, 4_096))
     assert short(ppo.make_agent(entropy), 8_192) == []  # Which learns without it.
     rates = {"actor_learning_rate": Linear(1.0, 0.0, 10), "critic_learning_rate": Piecewise((1.0, 0.0), (20,))}
-    record = {"agent": "ddpg", "agent_parts": {}}
-    assert learning_ends(rates, record) == 20 and learning_ends({**rates, "learning_rate": 0.1}, record) is None
-    assert learning_ends({}, record) is None
+    assert learning_ends(rates) == 20 and learning_ends({**rates, "learning_rate": 0.1}) is None
+    assert learning_ends({}) is None
 
 
 def test_each_policy_that_learns_has_the_steps_of_its_agents():

@@ -83,8 +83,10 @@ def acts_at_random(agent: Agent[Any], total: int, num_actors: int = 1, steps: st
 def _stops_learning(agent: Agent[Any], total: int) -> list[str]:
     config: Any = agent.config
     names = [field.name for field in dataclasses.fields(config)] if dataclasses.is_dataclass(config) else []
-    last = learning_ends({name: getattr(config, name) for name in names}, describe_agent(agent, 1))
+    last = learning_ends({name: getattr(config, name) for name in names})
     if last is None or total - last < total / _PART:  # Schedules often end with the last whole batch.
+        return []
+    if not learns_by_rates(describe_agent(agent, 1)):
         return []
     return [
         f"{_name(agent)} will learn nothing after step {last:,.0f} of {total:,}: by then its {RATE} has fallen to 0. "
@@ -92,18 +94,19 @@ def _stops_learning(agent: Agent[Any], total: int) -> list[str]:
     ]
 
 
-def learning_ends(settings: Mapping[str, Any], record: Mapping[str, Any]) -> float | None:
+def learns_by_rates(record: Mapping[str, Any]) -> bool:
+    """Returns whether an agent learns nothing where its step sizes are 0, by what `identity.describe_agent` says of it.
+
+    Of an update or an optimiser of the user's own that cannot be said.
+    """
+    return record["agent"] not in (None, *_OF_THE_VALUE) and "make_update" not in record["agent_parts"]
+
+
+def learning_ends(settings: Mapping[str, Any]) -> float | None:
     """Returns the step from which on every step size among an agent's settings is 0; None where some never are.
 
-    None, too, where that cannot be said, as of schedules that count updates, or of an update or an optimiser of
-    the user's own.
-
-    Args:
-        settings: of the agent.
-        record: what `identity.describe_agent` says of it.
+    None, too, where that cannot be said, as of schedules that count updates.
     """
-    if record["agent"] in (None, *_OF_THE_VALUE) or "make_update" in record["agent_parts"]:
-        return None
     ends = [_zero_from(value) for name, value in settings.items() if name.endswith(RATE) and value is not None]
     known = [end for end in ends if end is not None]
     return max(known) if known and len(known) == len(ends) else None
