@@ -11,7 +11,6 @@ import dataclasses
 import os
 import pathlib
 import time
-from collections.abc import Sequence
 from typing import Any, NamedTuple, Self, final
 
 import cloudpickle
@@ -115,7 +114,7 @@ def is_finished(job: Job) -> bool:
 def read_progress(directory: pathlib.Path) -> JobProgress:
     """Returns how far the run in a folder is; a run that has not begun is at step 0."""
     evaluations = read_evaluations(directory)
-    last = _last_rows(directory / "logs" / "train.csv", _NUM_RETURNS, ("steps", "episode_return"))
+    last = _last_rows(directory / "logs" / "train.csv", _NUM_RETURNS)
     steps = [int(float(row["steps"])) for row in last[-1:]]
     steps += [int(record["steps"]) for record in evaluations[-1:]]
     outcome = read_outcome(directory)
@@ -134,8 +133,8 @@ def read_evaluations(directory: pathlib.Path) -> list[dict[str, float]]:
     return [{name: float(text) for name, text in row.items() if text} for row in rows]
 
 
-def _last_rows(path: pathlib.Path, num_rows: int, needed: Sequence[str]) -> list[dict[str, str]]:
-    """Returns the last complete rows of a log that may be long, without reading all of it; each has what is needed."""
+def _last_rows(path: pathlib.Path, num_rows: int) -> list[dict[str, str]]:
+    """Returns the last episodes' rows of a log that may be long, without reading all of it."""
     try:
         with open_to_read(path) as file:
             columns = file.readline().decode().strip().split(",")
@@ -146,7 +145,7 @@ def _last_rows(path: pathlib.Path, num_rows: int, needed: Sequence[str]) -> list
         return []
     cells = [line.split(",") for line in lines]  # Numbers alone; the first line may be cut short.
     rows = [dict(zip(columns, row, strict=True)) for row in cells if len(row) == len(columns)]
-    return [row for row in rows if all(row.get(name) for name in needed)][-num_rows:]
+    return [row for row in rows if row.get("steps") and row.get("episode_return")][-num_rows:]
 
 
 @dataclasses.dataclass
