@@ -2,9 +2,9 @@
 
 A line has the test's ``id``, its ``outcome`` (passed, failed or skipped), its ``marks``, seconds of the ``clock`` and
 of the ``processor`` (with child processes), how many programs XLA ``compiled`` and how many ``processes`` the test's
-own process started, whether it was ``too_dear``, and what is ``shown`` of a failure. A file that is skipped as a whole
-has a line, too, and so have tests that were selected and ``left`` to ``--full``, and those ``deselected`` by marks or
-words.
+own process started, whether it was ``too_dear``, and what is ``shown`` of a failure. Where the machine was measured
+after a test, the line has how many times ``slower`` than idle it was. A file that is skipped as a whole has a line,
+too, and so have tests that were selected and ``left`` to ``--full``, and those ``deselected`` by marks or words.
 """
 
 import json
@@ -35,6 +35,7 @@ class Report:
         self._counts = {"compiled": 0, "processes": 0}
         self._listens = False
         self._start: dict[str, float] = {}
+        self._next_sample = time.monotonic() + tiers.SAMPLE_SECONDS
         self._lines: dict[str, dict[str, Any]] = {}
         self._skipped_files: dict[str, str] = {}
         self._left: set[str] = set()
@@ -76,6 +77,9 @@ class Report:
             if light and (says := tiers.too_dear(cost["processor"], tiers.TEST_SECONDS)):
                 report.outcome, report.longrepr = "failed", f"{item.nodeid} took {says}."
                 cost["too_dear"] = True
+            if time.monotonic() > self._next_sample:
+                cost["slower"] = round(tiers.slowness(1), 2)
+                self._next_sample = time.monotonic() + tiers.SAMPLE_SECONDS
         return report
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
@@ -126,17 +130,24 @@ class Report:
     def _total(self, name: str) -> float:
         return sum(line.get(name, 0) for line in self._lines.values())
 
+    def _slower(self) -> float | None:
+        """Returns how many times slower than idle the machine was on average, or None where that was not measured."""
+        samples = [line["slower"] for line in self._lines.values() if "slower" in line]
+        return sum(samples) / len(samples) if samples else None
+
     def _too_dear(self) -> str | None:
-        return tiers.too_dear(self._total("processor"), tiers.TIER_SECONDS)
+        return tiers.too_dear(self._total("processor"), tiers.TIER_SECONDS, self._slower())
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Says what all cost, and which tests were the dearest."""
         if self._is_worker or len(self._lines) < 100:
             return
         terminalreporter.section("costs")
+        slower = self._slower()
+        machine = "" if slower is None else f" on a machine {slower:.1f} times slower than idle"
         terminalreporter.line(
-            f"{self._total('processor'):,.0f} s of processor time, {self._total('compiled'):,.0f} programs compiled, "
-            f"{self._total('processes'):,.0f} processes. The dearest:"
+            f"{self._total('processor'):,.0f} s of processor time{machine}, {self._total('compiled'):,.0f} programs "
+            f"compiled, {self._total('processes'):,.0f} processes. The dearest:"
         )
         for line in sorted(self._lines.values(), key=lambda line: -line.get("processor", 0))[:10]:
             terminalreporter.line(f"{line.get('processor', 0):7.1f} s  {line['id']}")

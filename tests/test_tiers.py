@@ -1,5 +1,6 @@
 """What keeps the tiers: marks, costs, limits of time, second chances, and tests that no stack has passed."""
 
+import argparse
 import importlib.util
 import json
 import pathlib
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests import compile_cache, tiers
+from tests import compile_cache, report, tiers
 
 ROOT = pathlib.Path(__file__).parents[1]
 TESTS = """
@@ -110,6 +111,21 @@ def test_costs_are_measured_by_a_machines_own_speed(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(tiers, "slowness", lambda: 3.0)
     assert tiers.too_dear(29.0, 10.0) is None
     assert "3.0 times slower" in str(tiers.too_dear(31.0, 10.0))
+
+
+def test_the_tier_is_judged_by_the_machine_as_it_was_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the workers have ended it is idle, and twice as fast."""
+    monkeypatch.setattr(tiers, "slowness", lambda: 1.0)
+    plugin = report.Report(argparse.Namespace(getoption={"--report": None, "--full": False}.get, stash={}))
+    session = argparse.Namespace(exitstatus=0)
+    for number, (slower, exit_status) in enumerate([(2.0, 0), (None, 0), (4.0, 0), (None, 1)]):
+        cost = {"processor": tiers.TIER_SECONDS * 0.8} | ({"slower": slower} if slower else {})
+        properties = [("cost", cost)]
+        plugin.pytest_runtest_logreport(
+            pytest.TestReport(f"test_{number}", ("", 0, ""), {}, "passed", None, "teardown", user_properties=properties)
+        )
+        plugin.pytest_sessionfinish(session)
+        assert session.exitstatus == exit_status
 
 
 def test_only_few_that_may_be_races_run_again() -> None:
