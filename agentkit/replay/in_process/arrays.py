@@ -29,7 +29,8 @@ def grow(array: np.ndarray, least: int, most: int | None = None) -> None:
 def write(directory: pathlib.Path, name: str, array: np.ndarray) -> dict[str, object]:
     """Writes `array` to a file, without a copy if it is contiguous; returns dtype and shape, which `read` needs."""
     with (directory / f"{name}.bin").open("wb") as file:
-        np.ascontiguousarray(array).tofile(file)
+        # Not tofile: what it holds back of a small array it writes when it closes, and a full disk goes unheard then.
+        file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return {"dtype": array.dtype.name, "shape": list(array.shape)}
 
 
