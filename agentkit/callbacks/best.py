@@ -184,8 +184,12 @@ class KeepBest(Callback):
         return Rank(number >= self._least, min(score, new.score))
 
     def _rank_in(self, run_directory: pathlib.Path) -> Rank | None:
-        """Returns the rank of what is kept in a run folder; None where that is nothing, or judged by another score."""
-        found = read_best(run_directory)
+        """Returns the rank of what is kept in a run folder; None where that is nothing, damaged or of another score."""
+        try:
+            found = read_best(run_directory)
+        except CheckpointError as error:  # The run itself is whole: it must go on.
+            warnings.warn(f"{error} The best policy is kept anew.", checkpoint.CheckpointWarning, stacklevel=2)
+            return None
         return None if found is None or _name(found) != self._name else _rank(found)
 
 

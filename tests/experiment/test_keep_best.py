@@ -81,6 +81,18 @@ def test_a_disk_that_refuses_is_a_warning(tmp_path: pathlib.Path, monkeypatch: p
     assert callback.best is None  # The next one tries again.
 
 
+@pytest.mark.filterwarnings("ignore:Passing over")
+def test_a_damaged_one_is_a_warning_and_the_best_is_kept_anew(tmp_path: pathlib.Path) -> None:
+    assert judge(tmp_path, keep_best(), [[5.0] * 5]) == [1]
+    arrays = tmp_path / "best" / "step_000000000001" / "arrays.npz"
+    arrays.write_bytes(arrays.read_bytes()[:-9])
+    callback = keep_best()
+    with pytest.warns(checkpoint.CheckpointWarning, match="No checkpoint can be read.*The best policy is kept anew"):
+        assert judge(tmp_path, callback, [[3.0] * 5, [2.0] * 5], start=1) == [2, 2]
+    assert callback.best == Rank(True, 3.0)
+    assert checkpoint.steps(tmp_path / "best") == [2]
+
+
 def judge(
     folder: pathlib.Path, callback: KeepBest, evaluations: list[list[float]], start: int = 0, experiment: Any = None
 ) -> list[int]:
