@@ -24,7 +24,7 @@ import sys
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,6 +38,7 @@ _WINDOWS = sys.platform == "win32"
 _NAME = re.compile(r"step_(\d+)(?:\.(\d+))?$")  # The second number tells writings of one step apart.
 _ARRAY = "__array__"
 _MOST_STATE = 2**28
+_MOST_LOOKS = 10
 _KINDS = "biufcSUmM"  # Not objects, and not jax's bfloat16, which numpy reads back as raw bytes.
 
 
@@ -159,8 +160,8 @@ def read_latest(directory: pathlib.Path, holding: str | None = None) -> Checkpoi
     Raises:
         CheckpointError: there are checkpoints and every one is damaged.
     """
-    found = [path for _, _, path in _list(directory) if holding is None or (path / holding).is_dir()]
-    return next(_read_whole(reversed(found)), None)
+    wanted = _read_whole(directory, lambda _, path: holding is None or (path / holding).is_dir())
+    return next(wanted, None)
 
 
 def read_all(directory: pathlib.Path, step: int | None = None) -> list[Checkpoint]:
@@ -171,23 +172,33 @@ def read_all(directory: pathlib.Path, step: int | None = None) -> list[Checkpoin
     Raises:
         CheckpointError: there are some and every one is damaged.
     """
-    found = [path for number, _, path in _list(directory) if step in (None, number)]
-    return list(_read_whole(reversed(found)))
+    return list(_read_whole(directory, lambda number, _: step in (None, number)))
 
 
-def _read_whole(paths: Iterable[pathlib.Path]) -> Iterator[Checkpoint]:
-    """Yields the checkpoints that are whole; raises if there are some and none is."""
-    problems, num_whole = [], 0
-    for path in paths:
-        try:
-            _check_whole(path)
-            found = Checkpoint(int(_NAME.match(path.name)[1]), path, _read_state(path))  # type: ignore[index]
-        except _DAMAGE as error:
-            problems.append(f"{path}: {error}")
-            warnings.warn(f"Passing over a damaged checkpoint: {path}: {error}", stacklevel=3)
-            continue
-        num_whole += 1
-        yield found
+def _read_whole(directory: pathlib.Path, wanted: Callable[[int, pathlib.Path], bool]) -> Iterator[Checkpoint]:
+    """Yields the checkpoints that are whole, the newest first; raises if there are some and none is.
+
+    One that is gone by then is no damage: a writer that keeps few replaces it. If nothing else is there, we look again.
+    """
+    for _ in range(_MOST_LOOKS):
+        problems, num_whole, is_replaced = [], 0, False
+        for step, _, path in reversed(_list(directory)):
+            if not wanted(step, path):
+                continue
+            try:
+                _check_whole(path)
+                found = Checkpoint(step, path, _read_state(path))
+            except _DAMAGE as error:
+                problems.append(f"{path}: {error}")
+                if os.path.exists(path):
+                    warnings.warn(f"Passing over a damaged checkpoint: {path}: {error}", stacklevel=3)
+                else:
+                    is_replaced = True
+                continue
+            num_whole += 1
+            yield found
+        if num_whole or not is_replaced:
+            break
     if problems and not num_whole:
         raise CheckpointError("No checkpoint can be read. " + "; ".join(problems))
 

@@ -167,6 +167,28 @@ def test_damage_is_seen_and_the_one_before_is_read(tmp_path: pathlib.Path, name:
     assert found is not None and found.step == 1 and found.state["step"] == 1
 
 
+@pytest.mark.parametrize("read", [checkpoint.read_latest, lambda folder: checkpoint.read_all(folder)[0]])
+def test_a_checkpoint_that_its_writer_replaces_meanwhile_is_no_damage(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, read: Any
+) -> None:
+    read_arrays, step, most = checkpoint.read_npz, 1, 4
+
+    def replace(path: pathlib.Path) -> dict[str, np.ndarray]:
+        nonlocal step
+        if step < most:
+            step += 1
+            _write(tmp_path, step, max_to_keep=1)
+        return read_arrays(path)
+
+    _write(tmp_path, 1)
+    monkeypatch.setattr("agentkit.checkpoint.read_npz", replace)
+    assert read(tmp_path).step == 4
+    most = 1_000
+    with pytest.raises(CheckpointError, match=r"No checkpoint can be read.*No such file"):
+        read(tmp_path)
+    assert step < 100
+
+
 def test_a_file_too_many_is_damage(tmp_path: pathlib.Path) -> None:
     _write(tmp_path, 1)
     (_write(tmp_path, 2) / "replay" / "stray.bin").write_bytes(b"")
