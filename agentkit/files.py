@@ -57,6 +57,12 @@ def check_path(name: str, path: Any, advice: str = "Give a string or a pathlib.P
         raise ConfigError(f"{name}: expected a path, found an empty string. The working directory is '.'.")
 
 
+def as_typed(path: str | os.PathLike[str]) -> pathlib.Path:
+    """Returns a path as one would type it here: relative where it is in the working directory."""
+    found, here = pathlib.Path(path), pathlib.Path.cwd()
+    return found.relative_to(here) if found.is_relative_to(here) else found
+
+
 def open_to_read(path: str | os.PathLike[str], most: int | None = None) -> BinaryIO:
     """Opens a regular file to read; a pipe or device would be waited for, or never end.
 

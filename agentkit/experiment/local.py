@@ -43,7 +43,7 @@ from agentkit.experiment.policies.restore_policy import own_actions
 from agentkit.experiment.policies.result import Result
 from agentkit.experiment.profiling.profile import Profile
 from agentkit.experiment.profiling.table import write_table
-from agentkit.experiment.runs.config_json import check_run_directory, read_config, read_record
+from agentkit.experiment.runs.config_json import check_run_directory, read_config, read_record, with_whole_path
 from agentkit.experiment.runs.lock import run_lock
 from agentkit.experiment.runs.loggers import check_installed
 from agentkit.experiment.runs.logs import RunLogs, drop_later_rows, learner_row
@@ -112,6 +112,7 @@ def run(
             return _run(experiment, resume, None)
         except Exception as error:
             raise shorten(error)  # noqa: B904 (the same error)
+    experiment = with_whole_path(experiment)
     profile.start()
     try:
         return _run(experiment, resume, profile)
@@ -136,6 +137,7 @@ def _run(experiment: ExperimentConfig | MultiAgentConfig, resume: bool, profile:
 @contextlib.contextmanager
 def started(experiment: Any, resume: bool, profile: Profile | None = None) -> Iterator[tuple[Training, StopOnSignal]]:
     """Makes every part of a run, as `run` does, and closes them in the end."""
+    given, experiment = experiment, with_whole_path(experiment)
     if experiment.replay == "served":
         if resume and experiment.run_directory is not None:
             refuse_launched(pathlib.Path(experiment.run_directory))
@@ -150,14 +152,14 @@ def started(experiment: Any, resume: bool, profile: Profile | None = None) -> It
         check_devices(experiment.devices, experiment.num_envs or 1, "environments")
     hooks = Hooks(experiment)
     devices = learner_devices(experiment.devices)
-    check_run_directory(experiment, resume)
+    check_run_directory(given, resume)
     check_installed(experiment)
     if not resume and experiment.replay == "reverb":
         reverb.check_installed()
     with contextlib.ExitStack() as stack:
         stack.enter_context(run_lock(experiment.run_directory))
         try:
-            found = prepare(experiment, resume)
+            found = prepare(given, resume)  # Whose messages have the folder as it was given.
             if isinstance(experiment, MultiAgentConfig):
                 build_several = several_on_device.build if experiment.on_device else build_multi_agent
                 training = build_several(experiment, stack, found, hooks, resume=resume)

@@ -40,7 +40,12 @@ from agentkit.experiment.policies.loading import Policies
 from agentkit.experiment.policies.policy_file import encode_spec
 from agentkit.experiment.policies.restore_policy import own_actions
 from agentkit.experiment.policies.result import Result
-from agentkit.experiment.runs.config_json import check_run_directory, experiment_from_record, read_record
+from agentkit.experiment.runs.config_json import (
+    check_run_directory,
+    experiment_from_record,
+    read_record,
+    with_whole_path,
+)
 from agentkit.experiment.runs.lock import run_lock
 from agentkit.experiment.runs.loggers import check_installed
 from agentkit.experiment.runs.logs import RunLogs, learner_row
@@ -171,10 +176,11 @@ def run_offline(config: OfflineConfig, *, resume: bool = False, callbacks: Itera
 @contextlib.contextmanager
 def started_offline(config: OfflineConfig, resume: bool) -> Iterator[tuple[Training, StopOnSignal]]:
     """Makes every part of a run, as `run_offline` does, and closes them in the end."""
+    given, config = config, with_whole_path(config)
     experiment = config.as_experiment()
     hooks = Hooks(experiment)
     devices = learner_devices(config.devices)
-    check_run_directory(experiment, resume)
+    check_run_directory(given.as_experiment(), resume)
     check_installed(experiment)
     with contextlib.ExitStack() as stack:
         stack.enter_context(run_lock(config.run_directory))
@@ -343,6 +349,8 @@ def _build(
     if resume and directory is not None:
         check_command("offline", directory)
     data = _read(config)
+    is_file = isinstance(config.dataset, str | pathlib.Path)
+    path = lasting_path("dataset", config.dataset) if is_file and directory is not None else None
     spec = _make_spec(experiment, config, data)
     dataset, reward_scale = load_dataset(config, spec, data)
     parts = make_parts(agent, spec)
@@ -355,8 +363,6 @@ def _build(
         dataset.check_same_data(found.state["dataset"])  # Before config.json names these.
     initial = InitialState(experiment) if found is not None else find_initial_state(experiment, parts)
     experiment = initial.experiment
-    is_file = isinstance(config.dataset, str | pathlib.Path)
-    path = lasting_path("dataset", config.dataset) if is_file and directory is not None else None
     record: dict[str, Any] = {"dataset": path, "evaluates": config.environment is not None}
     if config.environment is None:
         record["specs"] = encode_spec(spec)  # Nobody else can say what the policy observes.

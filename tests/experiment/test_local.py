@@ -1,21 +1,36 @@
 """Training in one process: exact step counts, determinism, evaluation on the side, resuming, refusals."""
 
 import dataclasses
+import functools
 import json
+import os
 import pathlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import dm_env
 import numpy as np
 import pytest
 
+import agentkit
 from agentkit import checkpoint, envs
-from agentkit.agents import dqn, sac
+from agentkit.agents import discrete_cql, dqn, sac
+from agentkit.callbacks import keep_best
 from agentkit.envs.catch import Catch
 from agentkit.errors import CheckpointError, ConfigError, SpecError, UnknownNameError
-from agentkit.experiment import ChangedCodeWarning, ExperimentConfig, Result, read_config, resume, run
+from agentkit.experiment import (
+    ChangedCodeWarning,
+    ExperimentConfig,
+    OfflineConfig,
+    Profile,
+    Result,
+    read_config,
+    resume,
+    run,
+)
 from agentkit.learning import Linear
 from agentkit.loggers import read_csv
+from tests.agents import offline_data
 
 pytestmark = pytest.mark.both_stacks
 
@@ -394,6 +409,54 @@ def test_without_a_run_folder_nothing_is_written(tmp_path: pathlib.Path, monkeyp
     monkeypatch.chdir(tmp_path)
     run(make_experiment(num_steps=40, evaluation_period=20, evaluation_episodes=1, checkpoint_period=10))
     assert list(tmp_path.iterdir()) == []
+
+
+class Wandering(Catch):
+    """Changes the working directory when it is made, and again at each episode."""
+
+    def __init__(self, elsewhere: pathlib.Path, **kwargs: Any):
+        super().__init__(**kwargs)
+        self._elsewhere = elsewhere
+        os.chdir(elsewhere / "made")
+
+    def reset(self) -> dm_env.TimeStep:
+        os.chdir(self._elsewhere / "reset")
+        return super().reset()
+
+
+@pytest.mark.parametrize("how", ["run", "profile", "offline"])
+def test_a_relative_run_folder_stays_where_it_was(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("made", "reset"):
+        (tmp_path / "elsewhere" / name).mkdir(parents=True)
+    periods = {"evaluation_period": 20, "evaluation_episodes": 1, "checkpoint_period": 20}
+    settings: dict[str, Any] = {"run_directory": "runs/mine", "callbacks": [keep_best()], **periods}
+    settings["environment"] = functools.partial(Wandering, tmp_path / "elsewhere")
+    if how == "offline":
+        agent = discrete_cql.make_agent(discrete_cql.Config(hidden_sizes=(8,), batch_size=8))
+        dataset = offline_data.make_episodes(offline_data.CATCH, 20, [0.5])
+        result = agentkit.run_offline(OfflineConfig(agent, dataset, 40, **settings))
+    else:
+        profile = Profile() if how == "profile" else None
+        result = run(make_experiment(**{"num_steps": 40, **settings}), profile=profile)
+        assert (tmp_path / "runs/mine/logs/profile.csv").exists() == (how == "profile")
+    assert [path.name for path in (tmp_path / "elsewhere").rglob("*") if path.is_file()] == []
+    assert checkpoint.steps(tmp_path / "runs/mine/checkpoints") == [20, 40]
+    assert {"best", "config.json", "lock", "logs"} < {path.name for path in (tmp_path / "runs/mine").iterdir()}
+    assert result.best_policy is not None
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"^runs/mine has a run in it already"):
+        run(make_experiment(**{"num_steps": 40, **settings}))
+
+
+def test_the_folder_is_shown_as_it_was_given(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(make_experiment(num_steps=10, run_directory="runs/mine", progress=True))
+    assert "Run folder: runs/mine\n" in capsys.readouterr().out
 
 
 def test_the_logs_have_the_columns_promised(whole: Ended, tmp_path: pathlib.Path) -> None:

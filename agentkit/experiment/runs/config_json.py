@@ -8,7 +8,7 @@ import pathlib
 import platform
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from agentkit import checkpoint
 from agentkit.agents.common.ranges import check_bool
@@ -33,6 +33,7 @@ _PACKAGES = (
     "mujoco",
 )
 
+_Experiment = TypeVar("_Experiment", bound=Any)
 
 LEARNERS = "learners"
 """Folder in the run's: what each learner of a program of several has for itself."""
@@ -58,6 +59,14 @@ def check_run_directory(experiment: RunConfig, resume: bool) -> pathlib.Path | N
             f"{directory}), or choose another run_directory."
         )
     return directory
+
+
+def with_whole_path(experiment: _Experiment) -> _Experiment:
+    """Returns an experiment whose run folder stays the same one where an environment changes the working directory."""
+    given: str | pathlib.Path | None = experiment.run_directory
+    if given is None or pathlib.Path(given).is_absolute():
+        return experiment
+    return dataclasses.replace(experiment, run_directory=pathlib.Path(given).absolute())
 
 
 def refuse_of_several_learners(directory: pathlib.Path) -> None:

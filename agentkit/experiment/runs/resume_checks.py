@@ -12,6 +12,7 @@ from agentkit.experiment.config import callback_record, identity
 from agentkit.experiment.config.recipes import names_only
 from agentkit.experiment.config.run_config import RunConfig
 from agentkit.experiment.runs.config_json import check_run_directory, learner_parts, names_of, read_record, write_config
+from agentkit.files import as_typed
 
 
 @final
@@ -109,7 +110,7 @@ def prepare(experiment: RunConfig, resume: bool) -> checkpoint.Checkpoint | None
     if not resume:
         return None
     check_command("train", directory)
-    found = checkpoint.read_latest(directory / "checkpoints")
+    found = checkpoint.read_latest(directory.absolute() / "checkpoints")
     if found is not None:
         check_same(experiment, found)
     return found
@@ -134,7 +135,7 @@ def begin(experiment: RunConfig, offline: dict[str, Any] | None = None) -> str |
     check_code(experiment, directory)
     write_config(experiment, directory, offline=offline)
     if is_new and experiment.progress:
-        print(f"Run folder: {directory}", flush=True)
+        print(f"Run folder: {as_typed(directory)}", flush=True)
     return identity.what_the_folder_lacks(experiment.describe())
 
 

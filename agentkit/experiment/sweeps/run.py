@@ -128,7 +128,7 @@ def run_sweep(
     _check_evaluates(plan)
     if plan.on_device:
         check_on_device(plan, jobs)
-    folder = SweepFolder(pathlib.Path(directory))
+    folder = SweepFolder(pathlib.Path(directory).absolute())
     suggester = make_suggester(plan, folder)
     threads = share_of_threads(jobs)
     with (

@@ -44,7 +44,7 @@ from agentkit.experiment.sweeps.jobs import (
 )
 from agentkit.experiment.sweeps.together import JobsTogether, check_together
 from agentkit.experiment.training.signals import StopOnSignal
-from agentkit.files import read_json
+from agentkit.files import as_typed, read_json
 from agentkit.loggers.live import Grid, RunsTable
 from agentkit.loggers.progress import duration
 from agentkit.scratch import make_scratch, remove_scratch
@@ -139,7 +139,7 @@ def run_seeds(
         folder = pathlib.Path(experiment.run_directory)
         with run_lock(folder):
             threads = _begin_group(experiment, folder, seeds, jobs, resume)
-            results = _run_group(experiment, seeds, jobs, folder, threads)
+            results = _run_group(experiment, seeds, jobs, folder.absolute(), threads)
     failed = [result for result in results if result.state == FAILED]
     if failed and check:
         what = "; ".join(f"seed {result.seed}: {result.error}" for result in failed)
@@ -319,7 +319,7 @@ def describe_end(job: Job, outcome: Outcome) -> str:
     """Returns a line on how a run ended."""
     progress = read_progress(job.directory)
     if outcome.state == FAILED:
-        return f"{job.name} failed: {outcome.error} See {job.directory / OUTPUT_FILE}"
+        return f"{job.name} failed: {outcome.error} See {as_typed(job.directory / OUTPUT_FILE)}"
     evaluation = f", evaluation return {_last_return(progress.evaluations)}" if progress.evaluations else ""
     if outcome.state == STOPPED:
         return f"{job.name} stopped at step {progress.steps:,} and saved{evaluation}"
