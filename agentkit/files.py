@@ -7,6 +7,7 @@ name in this folder.
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
 import math
@@ -34,6 +35,9 @@ MOST_TEXT = 2**30
 _MOST_LINE = 2**24
 """Characters of a line: one of a log has some hundreds."""
 _MOST_ARRAYS, _MOST_RATIO = 2**30, 100
+
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
+"""What a file system answers that has no locks."""
 
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # Windows has none of these, and opens in text mode.
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0)
@@ -194,17 +198,30 @@ def open_lock(path: str | os.PathLike[str]) -> IO[str]:
 
 
 def lock(file: IO[str], wait: bool) -> None:
-    """Locks a file of `open_lock` for this process until it is closed; on Windows nobody is kept out.
+    """Locks a file of `open_lock` for this process until it is closed.
+
+    On Windows, and on a file system without locks, nobody is kept out.
 
     The lock is the system's (`fcntl.lockf`): it ends with its process, and a forked child does not keep it. It ends,
     too, where anything in this process opens the same file and closes it, such as `shutil.copytree` of its folder.
     (Linux's locks of open files do not; but a child that the process forks would keep those, and outlive it.)
 
     Raises:
-        OSError: another process holds it, and this one does not wait; or the file system has no locks.
+        OSError: another process holds it, and this one does not wait.
     """
     if fcntl is not None:
-        fcntl.lockf(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        with allowing_no_locks():
+            fcntl.lockf(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+
+
+@contextlib.contextmanager
+def allowing_no_locks() -> Iterator[None]:
+    """Goes on where the file system of what is locked in this context has no locks: there, nobody is kept out."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
 
 
 def _open_regular(path: str | os.PathLike[str], flags: int) -> int:

@@ -1,5 +1,6 @@
 """Files of a stranger's folder: links are not written through, pipes not waited for, and sizes have limits."""
 
+import errno
 import io
 import os
 import signal
@@ -92,6 +93,20 @@ def test_a_lock_that_is_held_is_not_emptied(tmp_path):
     (tmp_path / "lock").write_text("process 1 on another\n")
     with files.open_lock(tmp_path / "lock") as file:
         assert file.read() == "process 1 on another\n"
+
+
+@pytest.mark.parametrize("error", [errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS])
+def test_a_disk_without_locks_keeps_nobody_out(error, tmp_path, monkeypatch):
+    def refuse(*rest):
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr("fcntl.lockf", refuse)
+    monkeypatch.setattr("fcntl.flock", refuse)
+    for lock in (_lock, _lock_best, _take_turn):
+        lock(tmp_path)
+    error = errno.EIO
+    with pytest.raises(OSError, match="Input/output error"):
+        _take_turn(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["checkpoints", "logs/tensorboard", "videos/a.gif"])

@@ -20,9 +20,6 @@ _MOST_NAME = 300
 _mine: set[pathlib.Path] = set()
 _mine_lock = threading.Lock()
 
-_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
-"""What a file system answers that has no locks: there, nobody is refused."""
-
 
 @final
 class LockedError(ConfigError):
@@ -81,8 +78,6 @@ def _lock(folder: pathlib.Path, file: IO[str]) -> None:
     try:
         lock(file, wait=False)
     except OSError as error:
-        if error.errno in _NO_LOCKS:
-            return
         if error.errno not in (errno.EACCES, errno.EAGAIN):
             raise unwritable(folder, error) from error
         raise _taken(folder, file.readline(_MOST_NAME).strip() or "of another process") from None
