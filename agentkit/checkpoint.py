@@ -14,7 +14,6 @@ No pickle is read or written.
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import pathlib
@@ -31,7 +30,7 @@ import numpy as np
 
 from agentkit import nests
 from agentkit.errors import CheckpointError, ConfigError, SpecError
-from agentkit.files import open_to_read, read_json, read_npz, write_whole
+from agentkit.files import open_to_read, read_json, read_npz, why_refused, write_whole
 from agentkit.types import Nest
 
 _WINDOWS = sys.platform == "win32"
@@ -100,28 +99,28 @@ def write(
             np.savez(file, **arrays)  # type: ignore[arg-type]
         for name, write_folder in (folders or {}).items():
             (partial / name).mkdir()
-            write_folder(partial / name)
+            try:
+                write_folder(partial / name)
+            except CheckpointError as error:  # A server's says itself that the disk is full.
+                raise _refused(final, str(error)) from error
         _write_manifest(partial)
         os.rename(partial, final)
         sync(directory)
         _remove_old(directory, final, max_to_keep)
     except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)
-        raise CheckpointError(f"Could not write the checkpoint {final}: {_refusal(directory, error)}") from error
+        raise _refused(final, why_refused(error)) from error
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
     return final
 
 
-def _refusal(directory: pathlib.Path, error: OSError) -> str:
-    """Returns why the disk refused a checkpoint, which one is the newest there, and what to do."""
-    older = _list(directory)
+def _refused(path: pathlib.Path, why: str) -> CheckpointError:
+    """Returns the error for a checkpoint that could not be written, with the newest one that there is."""
+    older = _list(path.parent)
     good = f"Older checkpoints are untouched; the last good one is {older[-1][2]}" if older else "There is no older one"
-    # numpy says of a full disk how many bytes it was to write, and how many it could, and has no number of an error.
-    if error.errno in (errno.ENOSPC, errno.EDQUOT) or (error.errno is None and "written" in str(error)):
-        return f"the disk is full, or a quota is used up ({error}). {good}. Free some space."
-    return f"{error}. {good}. Free some space, or check the folder's permissions."
+    return CheckpointError(f"Could not write the checkpoint {path}: {why} {good}.")
 
 
 def structure_of(nest: Nest) -> str:

@@ -158,6 +158,14 @@ def write_whole(path: str | os.PathLike[str], content: str, mode: int = 0o666) -
         raise
 
 
+def why_refused(error: OSError) -> str:
+    """Returns why the disk refused to write, and what to do."""
+    # numpy says of a full disk how many bytes it was to write, and how many it could, and has no number of an error.
+    if error.errno in (errno.ENOSPC, errno.EDQUOT) or (error.errno is None and "written" in str(error)):
+        return f"the disk is full, or a quota is used up ({error}). Free some space."
+    return f"{error}. Free some space, or check the folder's permissions."
+
+
 @contextlib.contextmanager
 def refusing_unwritable(path: str | os.PathLike[str]) -> Iterator[None]:
     """Turns the disk's refusal of what is written in this context into an error that names the file.

@@ -15,6 +15,7 @@ import tree
 
 from agentkit import specs
 from agentkit.errors import CheckpointError, ReplayClosedError, ReplayTimeoutError
+from agentkit.files import why_refused
 from agentkit.replay.in_process.item_table import ItemTable
 from agentkit.replay.in_process.step_store import StepStore
 from agentkit.replay.rate_limiter import Queue
@@ -165,7 +166,7 @@ class SharedTables:
             text = json.dumps(self._write_arrays(directory))
             (directory / STATE_FILE).write_text(text)  # last: its absence shows a torn save
         except OSError as error:
-            raise CheckpointError(f"Replay cannot be saved in {directory}: {error}") from error
+            raise CheckpointError(f"Replay cannot be saved in {directory}: {why_refused(error)}") from error
 
     def _write_arrays(self, directory: pathlib.Path) -> dict[str, Any]:
         windows = sorted((history.store, list(history)) for history in self.histories)  # A resumed run writes the same.

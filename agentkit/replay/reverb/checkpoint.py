@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentkit.errors import CheckpointError
+from agentkit.files import why_refused
 from agentkit.replay.reverb import packing
 from agentkit.replay.table import Table
 
@@ -59,7 +60,7 @@ def write(
         }
         (directory / INDEX).write_text(json.dumps(index, indent=1))
     except OSError as error:
-        raise CheckpointError(f"Replay's contents cannot be written to {directory}: {error}") from error
+        raise CheckpointError(f"Replay's contents cannot be written to {directory}: {why_refused(error)}") from error
 
 
 def check(directory: pathlib.Path, tables: Mapping[str, Table], server_limits: bool) -> None:

@@ -3,7 +3,9 @@
 import collections
 import contextlib
 import copy
+import errno
 import math
+import os
 import random
 import threading
 import time
@@ -12,8 +14,9 @@ import numpy as np
 import pytest
 import tree
 
-from agentkit import errors
+from agentkit import checkpoint, errors
 from agentkit.replay import Fifo, InProcessReplay, Prioritized, Queue, SampleToInsertRatio
+from agentkit.replay.in_process import arrays
 from agentkit.replay.served import ServedReplay, server, writer
 from agentkit.replay.served.client import AHEAD, UPDATES_UNDER_WAY
 from agentkit.testing.adder import AdderContract
@@ -452,6 +455,22 @@ def test_what_is_saved_served_is_restored_in_process(hosts, tmp_path, sampler):
     with InProcessReplay(host.tables) as ours:
         ours.restore(tmp_path)
         assert ours.contents("pairs")[0].action.tolist() == stored(host) == list(range(68, 118))
+    replay.close()
+
+
+@pytest.mark.parametrize("is_served", [True, False])
+def test_a_full_disk_under_the_contents_is_called_one(hosts, tmp_path, monkeypatch, is_served):
+    def refuse(*rest):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    host = hosts(pair_table(max_size=50))
+    replay = host.connect() if is_served else InProcessReplay(host.tables)
+    good = checkpoint.write(tmp_path, 1, {}, {"replay": replay.save})
+    monkeypatch.setattr(arrays, "write", refuse)
+    expected = f"the disk is full.*No space left.*Free some space.*untouched; the last good one is {good}"
+    with pytest.raises(errors.CheckpointError, match=expected) as caught:
+        checkpoint.write(tmp_path, 2, {}, {"replay": replay.save})
+    assert "\n" not in str(caught.value) and list(tmp_path.iterdir()) == [good]
     replay.close()
 
 
