@@ -87,9 +87,10 @@ def write(
     """
     if max_to_keep < 1 or step < 0:
         raise ConfigError(f"Expected step >= 0 and max_to_keep >= 1, found {step=} and {max_to_keep=}.")
-    final = _unused_name(directory, step)
+    final = directory / f"step_{step:012d}"
     partial = directory / f".partial-{os.getpid()}-{final.name}"
     try:
+        final = _unused_name(final)
         directory.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(directory)
         partial.mkdir()
@@ -118,8 +119,10 @@ def write(
 
 def _refused(path: pathlib.Path, why: str) -> CheckpointError:
     """Returns the error for a checkpoint that could not be written, with the newest one that there is."""
-    older = _list(path.parent)
-    good = f"Older checkpoints are untouched; the last good one is {older[-1][2]}" if older else "There is no older one"
+    good = "Older checkpoints are untouched"
+    with contextlib.suppress(OSError):  # Such as without a free descriptor to list them.
+        older = _list(path.parent)
+        good = f"{good}; the last good one is {older[-1][2]}" if older else "There is no older one"
     return CheckpointError(f"Could not write the checkpoint {path}: {why} {good}.")
 
 
@@ -219,11 +222,10 @@ def _list(directory: pathlib.Path) -> list[tuple[int, int, pathlib.Path]]:
     return sorted((int(match[1]), int(match[2] or 0), path) for match, path in matches if match)
 
 
-def _unused_name(directory: pathlib.Path, step: int) -> pathlib.Path:
+def _unused_name(path: pathlib.Path) -> pathlib.Path:
     """Returns a name of its own for each writing of a step: a folder cannot replace another in one rename."""
-    writings = [writing for found, writing, _ in _list(directory) if found == step]
-    suffix = f".{max(writings) + 1}" if writings else ""
-    return directory / f"step_{step:012d}{suffix}"
+    writings = [writing for _, writing, found in _list(path.parent) if found.stem == path.name]
+    return path.with_name(f"{path.name}.{max(writings) + 1}") if writings else path
 
 
 def _remove_old(directory: pathlib.Path, written: pathlib.Path, max_to_keep: int) -> None:

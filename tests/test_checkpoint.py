@@ -328,6 +328,20 @@ def test_a_full_disk_is_an_error_and_the_old_one_stays(tmp_path: pathlib.Path) -
     assert result["found"] == 1 and result["names"] == ["step_000000000001"]
 
 
+def test_no_free_descriptor_is_an_error_of_the_checkpoint_alone(tmp_path: pathlib.Path) -> None:
+    resource = pytest.importorskip("resource")
+    good, limits = _write(tmp_path, 1), resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        with pytest.raises(CheckpointError) as caught:
+            checkpoint.write(tmp_path, 2, {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert f"Could not write the checkpoint {tmp_path}" in str(caught.value)
+    assert "Too many open files" in str(caught.value) and "Older checkpoints are untouched." in str(caught.value)
+    assert list(tmp_path.iterdir()) == [good]
+
+
 def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(CheckpointError, match="Could not write"):

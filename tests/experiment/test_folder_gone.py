@@ -1,5 +1,6 @@
 """A run folder that is moved or removed while its run trains: the run ends with an error, and makes no half new one."""
 
+import errno
 import pathlib
 import shutil
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from agentkit.experiment import ExperimentConfig, launch, run
 from agentkit.experiment.launching.nodes.learner import learner_node
 from agentkit.experiment.launching.nodes.replay import replay_node
 from agentkit.experiment.launching.sharing.common import open_run_folder
-from agentkit.experiment.runs.lock import RunFolderGoneError
+from agentkit.experiment.runs.lock import RunFolder, RunFolderGoneError
 
 SMALL = {"min_replay_size": 8, "batch_size": 4, "hidden_sizes": (4,)}
 
@@ -44,6 +45,23 @@ def test_the_run_ends_within_a_checkpoint(vanishing: pathlib.Path, settings: dic
         run(experiment, callbacks=callbacks)
     assert "\n" not in str(caught.value) and not vanishing.exists()
     assert checkpoint.steps(vanishing.parent / "elsewhere" / "checkpoints") == [20]
+
+
+def test_a_folder_that_cannot_be_looked_at_for_a_moment_is_not_gone(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RunFolder(tmp_path)
+
+    def fail(path: pathlib.Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pathlib.Path, "stat", fail)
+        folder.check()
+    folder.check()
+    shutil.move(tmp_path, f"{tmp_path}-elsewhere")
+    with pytest.raises(RunFolderGoneError):
+        folder.check()
 
 
 @pytest.mark.full

@@ -118,13 +118,14 @@ class RunFolder:
         self._identity = self._look()
 
     def check(self) -> None:
-        """Looks whether the folder is still there.
+        """Looks whether the folder is still there. A disk that does not answer says neither.
 
         Raises:
             RunFolderGoneError: it is not, or another one is in its place.
         """
-        if self._look() != self._identity:
-            raise folder_gone(self._path)
+        with contextlib.suppress(OSError):
+            if self._look() != self._identity:
+                raise folder_gone(self._path)
 
     def _look(self) -> tuple[int, int] | None:
         if self._path is None:
