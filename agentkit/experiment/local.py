@@ -375,10 +375,9 @@ def _open_logs(
     environment: Any,
     resume: bool,
 ) -> RunLogs:
-    start = found.step if found is not None else 0
     if found is not None and found.state.get("launched"):
-        drop_later_rows(found.path.parents[1], start)
-    logs = RunLogs(experiment, stack, resume_step=start if resume else None)
+        drop_later_rows(found.path.parents[1], found.step)
+    logs = RunLogs(experiment, stack, found, resume)
     if found is not None and not getattr(environment, "resumable", False):
         why = "The environment cannot be saved" if experiment.ready is None else "Asynchronous (--ready)"
         logs.message(

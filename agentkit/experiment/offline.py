@@ -368,8 +368,7 @@ def _build(
         record["specs"] = encode_spec(spec)  # Nobody else can say what the policy observes.
     lacking = begin(experiment, record)
     choose_dispatch(parts.state)
-    start = (0 if found is None else found.step) if resume else None
-    logs = RunLogs(experiment, stack, start, unit="update")
+    logs = RunLogs(experiment, stack, found, resume, unit="update")
     for message in filter(None, (f"Device: {describe_devices(config.devices)}", lacking, initial.message)):
         logs.message(message)
     store = VariableStore()

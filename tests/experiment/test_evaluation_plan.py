@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 import agentkit
-from agentkit import specs
+from agentkit import checkpoint, specs
 from agentkit.agents import dqn
 from agentkit.experiment.config.evaluation_plan import EvaluationBudget, EvaluationPlan, evaluation_plan
 from agentkit.experiment.evaluation.evaluate import summarise
 from agentkit.experiment.local import ActAndLearn
 from agentkit.experiment.runs.config_json import experiment_from_record
 from agentkit.experiment.runs.open_run import open_run
+from agentkit.loggers import read_jsonl
 
 AGENT = dqn.make_agent(dqn.Config(hidden_sizes=(4,), min_replay_size=20, batch_size=2, updates_per_step=0.1))
 
@@ -225,6 +226,29 @@ def test_a_signal_ends_an_evaluation_which_a_resumed_run_plays_again(tmp_path, p
     assert resumed.evaluations == whole.evaluations
     assert run("run", resume=True).evaluations == []
     assert [row["steps"] for row in open_run(tmp_path / "run").rows("evaluation")] == [period]
+
+
+def test_an_evaluation_that_was_due_is_logged_once_though_a_kill_comes_before_its_checkpoint(tmp_path, monkeypatch):
+    asked = {"num_steps": 60, "evaluation_period": 20, "run_directory": tmp_path / "run", "loggers": ["jsonl"]}
+
+    class KilledError(BaseException):
+        pass
+
+    def kill(*rest, **settings):
+        raise KilledError
+
+    agentkit.run(experiment(environment=interrupting, **asked | {"num_steps": 20}))
+    Interrupting.signal = signal.SIGTERM
+    assert agentkit.run(experiment(environment=interrupting, **asked), resume=True).steps == 40
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "write", kill)
+        with pytest.raises(KilledError):
+            agentkit.run(experiment(environment=interrupting, **asked), resume=True)
+    steps = [row["steps"] for row in open_run(tmp_path / "run").rows("evaluation")]
+    assert steps == [20, 40]
+    agentkit.run(experiment(environment=interrupting, **asked), resume=True)
+    assert [row["steps"] for row in open_run(tmp_path / "run").rows("evaluation")] == [20, 40, 60]
+    assert [row["steps"] for row in read_jsonl(tmp_path / "run/logs/evaluation.jsonl")] == [20, 40, 60]
 
 
 @pytest.mark.full

@@ -200,10 +200,9 @@ def check_policies(config: MultiAgentConfig) -> tuple[dict[str, list[AgentId]], 
 def _open_logs(
     config: MultiAgentConfig, stack: contextlib.ExitStack, found: checkpoint.Checkpoint | None, resume: bool
 ) -> RunLogs:
-    step = found.step if found is not None else 0
     if found is not None and found.state.get("launched"):
-        drop_later_rows(found.path.parents[1], step)
-    return RunLogs(config, stack, resume_step=step if resume else None)
+        drop_later_rows(found.path.parents[1], found.step)
+    return RunLogs(config, stack, found, resume)
 
 
 def _open_replay(

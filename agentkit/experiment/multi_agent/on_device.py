@@ -201,7 +201,7 @@ def build(
     memory = check_memory(loop.held(acting_key))
     keep_frozen(config, players)
     lacking = begin(config)
-    logs = RunLogs(config, stack, already if resume else None)
+    logs = RunLogs(config, stack, found, resume)
     who = tell(by_policy, "with the environments")
     for message in filter(None, (lacking, *who, memory, *short_runs_of(config, by_policy))):
         logs.message(message)

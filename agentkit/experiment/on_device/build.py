@@ -153,7 +153,7 @@ def build_run(
     initial = InitialState(experiment) if found is not None else find_initial_state(experiment, agent)
     experiment = initial.experiment
     lacking = begin(experiment)
-    logs = RunLogs(experiment, stack, resume_step=(0 if found is None else found.step) if resume else None)
+    logs = RunLogs(experiment, stack, found, resume)
     where = describe_devices(experiment.devices)
     about = f"Device: {where}, with the environments; the first chunk is compiled, for a while."
     for message in filter(None, (about, memory, lacking, initial.message, *short_runs.warnings_of(experiment))):

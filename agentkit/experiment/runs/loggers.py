@@ -105,10 +105,16 @@ class RunLoggers:
                     self._shared += self._own(made, logger)
             self._stack = made.pop_all()
 
-    def log(self, label: str) -> loggers.Logger:
-        """Returns the log of a name, made when it is first asked for."""
+    def log(self, label: str, last_step: int | None = None) -> loggers.Logger:
+        """Returns the log of a name, made when it is first asked for.
+
+        Args:
+            label: its name.
+            last_step: whose rows a resumed run keeps; None for the step that it goes on from.
+        """
         if label not in self._logs:
-            targets: list[loggers.Logger] = [self._best_effort(make, name) for name, make in self._files(label).items()]
+            files = self._files(label, self._resume_step if last_step is None else last_step)
+            targets: list[loggers.Logger] = [self._best_effort(make, name) for name, make in files.items()]
             targets += [loggers.Labelled(shared, label) for shared in self._shared]
             logger = loggers.Dispatcher(targets)
             self._stack.callback(logger.close)
@@ -125,11 +131,11 @@ class RunLoggers:
     def __exit__(self, *exc_info: Any) -> None:
         self._stack.__exit__(*exc_info)
 
-    def _files(self, label: str) -> dict[str, Callable[[], loggers.Logger]]:
+    def _files(self, label: str, step: int | None) -> dict[str, Callable[[], loggers.Logger]]:
         """Returns what makes the files of a log, by path."""
         if self._info.directory is None:
             return {}
-        logs, step = self._info.directory / "logs", self._resume_step
+        logs = self._info.directory / "logs"
         path, lines, folder = logs / f"{label}.csv", logs / f"{label}.jsonl", logs / "tensorboard"
         makers: dict[str, Callable[[], loggers.Logger]] = {str(path): functools.partial(loggers.CsvLogger, path, step)}
         if "jsonl" in self._names:

@@ -10,7 +10,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-from agentkit import loggers
+from agentkit import checkpoint, loggers
+from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.config.run_config import RunConfig
 from agentkit.experiment.runs.loggers import RunLoggers, make_logger, seconds_before
 from agentkit.loggers.program_table import Speeds, program_row
@@ -26,7 +27,8 @@ class RunLogs:
         self,
         experiment: RunConfig,
         stack: contextlib.ExitStack,
-        resume_step: int | None,
+        found: checkpoint.Checkpoint | None,
+        resume: bool,
         unit: str = "step",
     ):
         """Makes a `RunLogs`.
@@ -34,15 +36,20 @@ class RunLogs:
         Args:
             experiment: says which logs are wanted.
             stack: closes them.
-            resume_step: the step a resumed run goes on from; None for a new run.
+            found: the checkpoint that the run goes on from; None for none.
+            resume: whether it is resumed, be it from its start.
             unit: the word for what the run counts: "step" or "update".
         """
+        resume_step = (0 if found is None else found.step) if resume else None
         self._terminal: loggers.TerminalLogger | None = None
         if shows_progress(experiment.progress):
             self._terminal = loggers.TerminalLogger(experiment.num_steps, start_step=resume_step or 0, unit=unit)
             stack.callback(self._terminal.close)
         self._loggers = stack.enter_context(RunLoggers(experiment, resume_step))
-        self.train, self.evaluation, self.learner = map(self.log, ("train", "evaluation", "learner"))
+        self.train, self.learner = self.log("train"), self.log("learner")
+        is_due = found is not None and found.state.get("evaluation_due") and evaluation_plan(experiment).period
+        # It is played again; a kill may have come between its row and the checkpoint after it.
+        self.evaluation = self._loggers.log("evaluation", found.step - 1 if found is not None and is_due else None)
         self._next_progress = 0.0
 
     def log(self, label: str) -> loggers.Logger:
