@@ -81,7 +81,7 @@ def open_to_read(path: str | os.PathLike[str], most: int | None = None) -> Binar
     file = os.fdopen(_open_regular(path, os.O_RDONLY), "rb")
     if most is not None and (size := os.fstat(file.fileno()).st_size) > most:
         file.close()
-        raise ConfigError(f"{path} has {_in_words(size)}, and at most {_in_words(most)} are read.")
+        raise ConfigError(f"{path} has {size_in_words(size)}, and at most {size_in_words(most)} are read.")
     return file
 
 
@@ -282,9 +282,9 @@ class ArrayLimit:
         self._left -= nbytes
         if self._left < 0:
             raise ConfigError(
-                f"{self._path} has {_in_words(self._size)}, which say that they hold more than "
-                f"{_in_words(self._most)} of arrays; at most {_MOST_RATIO} times the file, or "
-                f"{_in_words(_MOST_ARRAYS)}, are read. Write it with less compression, or in several files."
+                f"{self._path} has {size_in_words(self._size)}, which say that they hold more than "
+                f"{size_in_words(self._most)} of arrays; at most {_MOST_RATIO} times the file, or "
+                f"{size_in_words(_MOST_ARRAYS)}, are read. Write it with less compression, or in several files."
             )
 
 
@@ -327,7 +327,8 @@ def _check_header(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
         raise ValueError(f"{info.filename} is damaged: it says {dtype}{list(shape)}, and has {info.file_size} bytes.")
 
 
-def _in_words(nbytes: int) -> str:
+def size_in_words(nbytes: int) -> str:
+    """Returns a number of bytes as one reads it: "16.0 MiB"."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if nbytes >= size:
             return f"{nbytes / size:.1f} {unit}"

@@ -8,7 +8,8 @@ import agentkit
 from agentkit.agents import dqn
 from agentkit.errors import ConfigError, MissingExtraError, UnknownNameError
 from agentkit.experiment import ExperimentConfig
-from agentkit.experiment.runs.config_json import write_config
+from agentkit.experiment.runs.config_json import read_record, write_config
+from agentkit.files import MOST_JSON
 from agentkit.loggers import CsvLogger
 
 
@@ -21,6 +22,23 @@ def folder(tmp_path):
             for step in steps:
                 logger.write({"steps": step, "episode_return": step / 2, "loss": None})
     return tmp_path
+
+
+def test_settings_that_could_not_be_read_again_are_refused_before_the_run(tmp_path):
+    settings = {"rows": 10, "map": "#" * (MOST_JSON + 2**20)}
+    experiment = ExperimentConfig(dqn.make_agent(), "agentkit:catch", 10, environment_settings=settings)
+    expected = (
+        r"config.json would have 17\.0 MiB, .* 16\.0 MiB .*; environment_settings alone 17\.0 MiB.* path of a file"
+    )
+    with pytest.raises(ConfigError, match=expected):
+        write_config(experiment, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_damaged_config_is_told_in_whole_sentences(tmp_path):
+    (tmp_path / "config.json").write_text(" " * (MOST_JSON + 1))
+    with pytest.raises(ConfigError, match=r"16\.0 MiB are read\. Restore it"):
+        read_record(tmp_path)
 
 
 def test_a_run_has_its_config_and_the_rows_of_all_its_nodes(folder):

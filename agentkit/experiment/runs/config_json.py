@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
+import json
 import pathlib
 import platform
 import sys
@@ -18,7 +19,7 @@ from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.config.run_config import RunConfig
 from agentkit.experiment.runs.lock import unwritable
 from agentkit.experiment.runs.record_check import check_record
-from agentkit.files import check_path, read_json
+from agentkit.files import MOST_JSON, check_path, read_json, size_in_words
 from agentkit.version import __version__
 
 _PACKAGES = (
@@ -117,6 +118,9 @@ def write_config(
         launch: of a launched run, how.
         offline: of a run from data alone, its data.
         learners: of a program of several learners, the names of all; the folder is that of one of them.
+
+    Raises:
+        ConfigError: the disk refuses, or a setting is too large for the file to be read again.
     """
     found = {"agentkit": __version__}
     for package in _PACKAGES:
@@ -132,6 +136,7 @@ def write_config(
         "versions": {"python": platform.python_version(), **found},
         "command": _without_secrets(sys.argv),
     }
+    _check_size(directory / "config.json", record)
     # A resumed run writes it again: neither a kill in the middle nor a power failure may leave half a file.
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -140,6 +145,18 @@ def write_config(
             checkpoint.sync(folder)
     except OSError as error:
         raise unwritable(directory, error) from error
+
+
+def _check_size(path: pathlib.Path, record: dict[str, Any]) -> None:
+    """Refuses settings of more bytes than are read again: the run could be neither resumed nor loaded."""
+    size = len(json.dumps(record, indent=1)) + 1  # And a newline.
+    if size > MOST_JSON:
+        sizes = {name: len(json.dumps(value, indent=1)) for name, value in record.items()}
+        largest = max(sizes, key=lambda name: sizes[name])
+        raise ConfigError(
+            f"{path} would have {size_in_words(size)}, and at most {size_in_words(MOST_JSON)} are read again to resume "
+            f"or load the run; {largest} alone {size_in_words(sizes[largest])}. Give the path of a file in its place."
+        )
 
 
 def _without_secrets(words: Sequence[str]) -> list[str]:
@@ -199,7 +216,9 @@ def read_record(directory: str | pathlib.Path) -> dict[str, Any]:
 
 def damaged(path: pathlib.Path, error: Exception) -> ConfigError:
     """Returns the error for a file of a run folder that is not what agentkit wrote."""
-    return ConfigError(f"{path} is damaged: {error!s:.200}. Restore it, or train anew into another folder.")
+    return ConfigError(
+        f"{path} is damaged: {str(error)[:200].rstrip('.')}. Restore it, or train anew into another folder."
+    )
 
 
 def experiment_from_record(
