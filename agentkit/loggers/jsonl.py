@@ -41,7 +41,8 @@ class JsonLinesLogger(Logger):
                     f"The log {self._path} exists already. Pass resume_step to continue it, or choose another folder."
                 )
             with replacing(self._path) as file:
-                file.writelines(_line(row) for row in _rows(self._path) if _step(row, step_key) <= resume_step)
+                rows = _rows(self._path, only_numbers=True)
+                file.writelines(_line(row) for row in rows if _step(row, step_key) <= resume_step)
         self._file: BinaryIO | None = open_to_append(self._path)
 
     def write(self, values: Mapping[str, Any]) -> None:
@@ -73,15 +74,28 @@ def read_jsonl(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     return list(_rows(path, MOST_TEXT))
 
 
-def _rows(path: str | os.PathLike[str], most: int | None = None) -> Iterator[dict[str, Any]]:
+def _check_numbers(row: Mapping[str, Any]) -> None:
+    """Refuses what `JsonLinesLogger.write` never writes."""
+    for name, value in row.items():
+        if value is not None and not isinstance(value, int | float):
+            raise ValueError(f"expected a number as {name!r}, found {value!r:.60}")
+        if isinstance(value, int):
+            float(value)  # One of over 308 digits is none.
+
+
+def _rows(
+    path: str | os.PathLike[str], most: int | None = None, only_numbers: bool = False
+) -> Iterator[dict[str, Any]]:
     """Yields the complete rows of a log, in the memory of one."""
     try:
         for line in read_lines(path, most):
             row = json.loads(line)
             if not isinstance(row, dict):
                 raise ValueError("expected an object on each line")
+            if only_numbers:
+                _check_numbers(row)
             yield row
-    except ValueError as error:
+    except (ValueError, OverflowError, RecursionError) as error:
         raise ConfigError(f"The log {path} is damaged: {error}. Mend it, or move it away.") from error
 
 

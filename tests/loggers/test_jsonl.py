@@ -38,6 +38,26 @@ def test_a_resumed_log_forgets_what_comes_again_and_half_a_row(tmp_path):
         JsonLinesLogger(path, resume_step=5)
 
 
+@pytest.mark.parametrize(
+    "row", ['{"steps": "x"}', '{"steps": [1]}', '{"steps": 1, "v": "a"}', '{"steps": 1%s}' % (400 * "0"), 20_000 * "["]
+)
+def test_a_damaged_log_is_told_and_stays(tmp_path, row):
+    path = tmp_path / "train.jsonl"
+    path.write_text(f'{{"steps": 1}}\n{row}\n')
+    with pytest.raises(ConfigError, match=r"train\.jsonl is damaged: .*Mend it, or move it away"):
+        JsonLinesLogger(path, resume_step=5)
+    assert path.read_text() == f'{{"steps": 1}}\n{row}\n'
+
+
+def test_a_text_of_the_users_own_is_read(tmp_path):
+    path = tmp_path / "train.jsonl"
+    path.write_text('{"steps": 1, "note": "a lower rate"}\n')
+    assert read_jsonl(path) == [{"steps": 1, "note": "a lower rate"}]
+    path.write_text(20_000 * "[" + "\n")
+    with pytest.raises(ConfigError, match="is damaged: "):
+        read_jsonl(path)
+
+
 def test_a_long_log_goes_on_without_being_held_in_memory(tmp_path):
     path = tmp_path / "train.jsonl"
     path.write_text("".join(f'{{"steps": {step}, "x": 0.5}}\n' for step in range(20_000)))
