@@ -11,7 +11,7 @@ from agentkit.distributed.context import NodeId
 from agentkit.experiment import ExperimentConfig
 from agentkit.experiment.launching.nodes import actor, evaluator
 from agentkit.experiment.launching.sharing.common import resume_step
-from agentkit.loggers import TensorboardLogger, read_csv
+from agentkit.loggers import CsvLogger, TensorboardLogger, read_csv
 
 pytestmark = pytest.mark.both_stacks
 
@@ -53,6 +53,22 @@ def test_a_node_that_is_started_again_keeps_its_log_and_one_of_a_run_that_goes_b
         assert write(store, run, 9) == [4, 6, 8, 9]
     with RunStore(SECRET) as store:
         assert write(store, run, 7) == [4, 7]
+
+
+def test_an_evaluator_goes_on_after_the_evaluations_that_the_run_has_from_where_it_goes_on(run):
+    """The checkpoint of step 5 says nothing of them: one may have been broken off, by a signal or a kill."""
+    logs = run / "logs"
+    for name, steps in (("evaluation", [2]), ("evaluation-1", [3, 6]), ("evaluator", [4])):
+        with CsvLogger(logs / f"{name}.csv") as log:
+            for step in steps:
+                log.write({"steps": step, "episode_return": 0.0})
+    (logs / "evaluation-2.csv").write_text("steps\nmany\n")
+    with RunStore(SECRET) as store, joined(store, run) as context:
+        assert evaluator.last_evaluation(context) == 3
+        context.ready()  # A kill within the program drops nothing.
+        assert evaluator.last_evaluation(context) == 6
+    with RunStore(SECRET) as store, joined(store, run / "elsewhere") as context:
+        assert evaluator.last_evaluation(context) == 0
 
 
 def act(store, run, num_episodes):

@@ -39,14 +39,14 @@ class Scripted:
         return contextlib.nullcontext()
 
 
-def evaluated(context, num_steps, num_evaluators=1, first_step=0, wanted=None, refresh=lambda: None):
+def evaluated(context, num_steps, num_evaluators=1, last_step=0, wanted=None, refresh=lambda: None):
     """The records of the evaluations that an evaluator played, each with whether the others had stopped by then.
 
     `num_steps` are those that it was made with, `wanted` those of a host that came back.
     """
     records = []
     context.store.put("num_steps", wanted or num_steps)
-    Turns(context, PERIOD, num_steps, num_evaluators, first_step).take(
+    Turns(context, PERIOD, num_steps, num_evaluators, last_step).take(
         lambda steps, should_stop: {"episode_return": float("nan"), "after_the_others": context.should_stop},
         records.append,
         refresh=refresh,
@@ -70,12 +70,18 @@ def test_a_launched_run_knows_all_evaluations_however_quickly_they_followed(monk
 
 
 def test_an_evaluator_that_is_started_again_plays_what_is_due_and_nothing_twice():
-    """The newest checkpoint is older than its last evaluation: the run went on without a pause."""
+    """What the run had evaluated before is older than its last evaluation: the run went on without a pause."""
     with RunStore("0123456789abcdef0123456789abcdef") as store:
-        first = evaluated(Scripted(store, 0, [3_400, 4_000, 4_700]), 10_000, first_step=3_000)
-        again = evaluated(Scripted(store, 0, [4_900, 5_000]), 10_000, first_step=3_000)
-        late = evaluated(Scripted(store, 0, [6_100, 6_900]), 10_000, first_step=3_000)
+        first = evaluated(Scripted(store, 0, [3_400, 4_000, 4_700]), 10_000, last_step=3_000)
+        again = evaluated(Scripted(store, 0, [4_900, 5_000]), 10_000, last_step=3_000)
+        late = evaluated(Scripted(store, 0, [6_100, 6_900]), 10_000, last_step=3_000)
     assert [record["steps"] for record in (*first, *again, *late)] == [4_000, 5_000, 6_100]
+
+
+def test_a_finished_run_that_is_resumed_has_its_last_evaluation_once():
+    with RunStore("0123456789abcdef0123456789abcdef") as store:
+        assert not evaluated(Scripted(store, 0, [3_001]), 3_000, last_step=3_001)
+        assert [record["steps"] for record in evaluated(Scripted(store, 0, [3_001]), 3_000, last_step=2_000)] == [3_001]
 
 
 @pytest.mark.parametrize("num_evaluators", [1, 2])
@@ -83,7 +89,7 @@ def test_after_the_last_step_only_one_evaluation_follows_of_the_last_parameters(
     """A supervised learner goes on for a while with what is left; the evaluators are told to stop after it."""
     with RunStore("0123456789abcdef0123456789abcdef") as store:
         contexts = [Scripted(store, i, [1_900, 2_000, 2_900, 3_000, 3_001, 3_001]) for i in range(num_evaluators)]
-        found = [evaluated(context, 3_000, num_evaluators, first_step=1_000) for context in contexts]
+        found = [evaluated(context, 3_000, num_evaluators, last_step=1_000) for context in contexts]
     (at_the_end,) = (record for records in found for record in records if record["steps"] > 2_000)
     assert at_the_end is found[0][-1] and at_the_end["steps"] == 3_001 and at_the_end["after_the_others"]
     assert [record["steps"] for records in found for record in records if not record["after_the_others"]] == [2_000]
@@ -92,8 +98,8 @@ def test_after_the_last_step_only_one_evaluation_follows_of_the_last_parameters(
 def test_a_host_that_came_back_and_wants_more_steps_is_evaluated_until_their_end():
     with RunStore("0123456789abcdef0123456789abcdef") as store:
         context = Scripted(store, 0, [2_000, 3_000, 3_500, 4_000, 5_000, 6_000, 6_001])
-        records = evaluated(context, 3_000, first_step=1_000, wanted=6_000)
-        stopped_early = evaluated(Scripted(store, 1, [3_500]), 3_000, first_step=3_000, wanted=6_000)
+        records = evaluated(context, 3_000, last_step=1_000, wanted=6_000)
+        stopped_early = evaluated(Scripted(store, 1, [3_500]), 3_000, last_step=3_000, wanted=6_000)
     found = [(record["steps"], record["after_the_others"]) for record in records]
     assert found == [(steps, False) for steps in (2_000, 3_000, 4_000, 5_000)] + [(6_001, True)]
     assert not stopped_early
@@ -113,5 +119,5 @@ def test_the_last_evaluation_waits_for_a_learner_that_joined_by_itself_and_is_to
             left.append(len(left) >= 2)
             learner.heartbeat({}, {}, 0.0, leaving=left[-1])
 
-        evaluate = evaluated(Scripted(store, 0, [3_000]), 3_000, first_step=3_000, refresh=refresh)
+        evaluate = evaluated(Scripted(store, 0, [3_000]), 3_000, last_step=2_000, refresh=refresh)
         assert left == [False, False, True] and len(evaluate) == 1

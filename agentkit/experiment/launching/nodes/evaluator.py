@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import pathlib
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -10,6 +11,7 @@ from typing import Any
 
 from agentkit.distributed.context import NodeContext
 from agentkit.distributed.run_store_client import RunStoreError
+from agentkit.errors import ConfigError
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.config.run_config import RunConfig
@@ -20,13 +22,12 @@ from agentkit.experiment.launching.sharing.common import (
     count_dropped,
     find_spec,
     is_here,
-    newest_step,
     resume_step,
     watch_steps,
 )
 from agentkit.experiment.launching.sharing.transports import make_source
 from agentkit.experiment.runs.logs import make_logger
-from agentkit.loggers import Logger
+from agentkit.loggers import Logger, read_csv
 from agentkit.specs import EnvironmentSpec
 
 _NEWEST = "evaluations/"
@@ -66,7 +67,7 @@ def evaluator_node(
             keep_states(context, hooks)
             logger.write(record)
 
-        turns = Turns(context, plan.period, experiment.num_steps, num_evaluators, newest_step(context.run_directory))
+        turns = Turns(context, plan.period, experiment.num_steps, num_evaluators, last_evaluation(context))
         context.heartbeat(evaluations=0)
         hooks.emit("on_start", None)
         context.ready()
@@ -89,10 +90,30 @@ def newest_evaluations(values: Mapping[str, Any]) -> dict[tuple[str, int], dict[
     }
 
 
+def last_evaluation(context: NodeContext) -> int:
+    """Returns the step of the newest evaluation that the run has from where it goes on, by any evaluator; 0 for none.
+
+    One that was broken off has no row, and that of a later step was dropped: what they were of is played anew.
+    """
+    if context.run_directory is None:
+        return 0
+    until = resume_step(context)
+    logs = (context.run_directory / "logs").glob("evaluation*.csv")
+    return max((step for log in logs for step in _steps_in(log) if step <= until), default=0)
+
+
+def _steps_in(log: pathlib.Path) -> list[int]:
+    """Returns the steps of a log's rows; none of a damaged one, which its own evaluator refuses."""
+    try:
+        return [int(float(row["steps"])) for row in read_csv(log)[1] if row.get("steps")]
+    except (OSError, ValueError, ConfigError):
+        return []
+
+
 class Turns:
     """Says when an evaluator of several is to evaluate: evaluator i of n every n-th time, and the first at the end."""
 
-    def __init__(self, context: NodeContext, period: int, num_steps: int, num_evaluators: int, first_step: int):
+    def __init__(self, context: NodeContext, period: int, num_steps: int, num_evaluators: int, last_step: int):
         """Makes the turns of a node.
 
         Args:
@@ -100,14 +121,14 @@ class Turns:
             period: in steps; 0 for no evaluation.
             num_steps: of the whole run, until a host that came back wants more.
             num_evaluators: evaluators that take turns.
-            first_step: from where the run goes on; an evaluator that was here before goes on from its last evaluation.
+            last_step: of the newest evaluation before; see `last_evaluation`.
         """
         self._context, self._period, self._num_steps = context, period, num_steps
         # An external evaluator may have any index, and does not know of others.
         self._turn, self._num_evaluators = context.index % num_evaluators, num_evaluators
         self._newest: list[dict[str, float]] = context.store.status()["values"].get(_NEWEST + context.name, [])
-        first_step = max([first_step, *(int(record["steps"]) for record in self._newest)])
-        self._next = first_step // period + 1 if period else sys.maxsize
+        self._last_step = max([last_step, *(int(record["steps"]) for record in self._newest)])
+        self._next = self._last_step // period + 1 if period else sys.maxsize
         self._num_done = 0
 
     def take(
@@ -118,7 +139,7 @@ class Turns:
         refresh: Callable[[], None],
         requested: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Evaluates until the node is told to stop, and once more where all steps were taken.
+        """Evaluates until the node is told to stop, and once more after all steps, unless the run has that evaluation.
 
         Args:
             evaluate: evaluates after so many steps, unless it is to stop; returns the record, or None.
@@ -151,7 +172,7 @@ class Turns:
                 if number % self._num_evaluators == self._turn:
                     run(steps)
         steps = context.totals().get("steps", 0)
-        if period and self._turn == 0 and self._are_all(steps):
+        if period and self._turn == 0 and self._are_all(steps) and steps > self._last_step:
             with context.busy("the last evaluation", LEARNER_SECONDS + LAST_EVALUATION_SECONDS):
                 self._wait_for_learners(refresh)
                 run(steps, last=True)

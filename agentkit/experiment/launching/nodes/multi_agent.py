@@ -21,7 +21,7 @@ from agentkit.experiment.launching.nodes.inference import connect_to_inference
 from agentkit.experiment.launching.nodes.multi_agent_inference import RemoteLoop, RemotePlayer, make_remote_player
 from agentkit.experiment.launching.nodes.opponents import LaunchedSelfPlay
 from agentkit.experiment.launching.sharing.callbacks import keep_states, node_hooks
-from agentkit.experiment.launching.sharing.common import newest_step, watch_steps
+from agentkit.experiment.launching.sharing.common import watch_steps
 from agentkit.experiment.launching.sharing.exploring import AGENT_TURNS, find_episodes, find_start
 from agentkit.experiment.launching.sharing.step_goal import StepGoal
 from agentkit.experiment.launching.sharing.transports import make_client
@@ -233,8 +233,8 @@ def multi_agent_evaluator_node(
         refresh()
         judge = stack.enter_context(MultiAgentEvaluator(config, newest(), watch))
         logger = evaluator.open_log(context, config, stack)
-        first = newest_step(context.run_directory)
-        turns = evaluator.Turns(context, plan.period, config.num_steps, num_evaluators, first)
+        last = evaluator.last_evaluation(context)
+        turns = evaluator.Turns(context, plan.period, config.num_steps, num_evaluators, last)
         context.heartbeat(evaluations=0)
         hooks.emit("on_start", None)
         context.ready()
