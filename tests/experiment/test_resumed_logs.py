@@ -10,6 +10,7 @@ from agentkit.distributed import NodeContext, RunStore, RunStoreClient
 from agentkit.distributed.context import NodeId
 from agentkit.experiment import ExperimentConfig
 from agentkit.experiment.launching.nodes import actor, evaluator
+from agentkit.experiment.launching.run import run_store_values
 from agentkit.experiment.launching.sharing.common import resume_step
 from agentkit.loggers import CsvLogger, TensorboardLogger, read_csv
 
@@ -53,6 +54,16 @@ def test_a_node_that_is_started_again_keeps_its_log_and_one_of_a_run_that_goes_b
         assert write(store, run, 9) == [4, 6, 8, 9]
     with RunStore(SECRET) as store:
         assert write(store, run, 7) == [4, 7]
+
+
+def test_nodes_go_on_from_where_the_supervisor_does_whatever_checkpoints_say(run):
+    """The newest one is damaged, and passed over; or it was written after the program had gone on."""
+    with RunStore(SECRET) as store, joined(store, run) as context:
+        assert resume_step(context) == 5  # A program of one's own says nothing.
+        for state, step in ((None, 0), ({"num_steps": 3}, 3)):
+            for name, value in run_store_values(state).items():
+                store.put(name, value)
+            assert resume_step(context) == step
 
 
 def test_an_evaluator_goes_on_after_the_evaluations_that_the_run_has_from_where_it_goes_on(run):

@@ -111,8 +111,8 @@ def _host(
             ports.restrict_to_device(store_port, listen, "The run store")
         if found is not None:
             store.restore_counts(found.state["totals"], found.state.get("counted"))
-            for key, value in run_store_values(found.state).items():
-                store.put(key, value)
+        for key, value in run_store_values(None if found is None else found.state).items():
+            store.put(key, value)
         store.put("experiment", {**record, "run_directory": str(directory)})
         store.put("by_hand", True)  # Nobody here could start an actor: see `agentkit scale`.
         address = f"127.0.0.1:{store.address.rpartition(':')[2]}"

@@ -29,7 +29,7 @@ from agentkit.experiment.launching.nodes.evaluator import newest_evaluations
 from agentkit.experiment.launching.nodes.replay import backend_of
 from agentkit.experiment.launching.program import LaunchConfig, make_program
 from agentkit.experiment.launching.sharing.callbacks import restored_states, stopped_by
-from agentkit.experiment.launching.sharing.common import find_spec
+from agentkit.experiment.launching.sharing.common import find_spec, start_values
 from agentkit.experiment.launching.sharing.exploring import restored_values
 from agentkit.experiment.launching.sharing.transports import forget_parameters
 from agentkit.experiment.multi_agent.build import check_policies
@@ -192,7 +192,7 @@ def _supervise(
             engine=_make_engine(config),
             run_directory=directory,
             totals={} if state is None else state["totals"],
-            values={"num_steps": experiment.num_steps, **({} if state is None else run_store_values(state))},
+            values={"num_steps": experiment.num_steps, **run_store_values(state)},
             on_status=on_tick,
         )
     if directory is not None:
@@ -376,9 +376,14 @@ def _make_engine(config: LaunchConfig) -> Engine:
     return engine
 
 
-def run_store_values(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the counters and exploration states of a checkpoint, to write to the run store on resuming."""
-    return {**restored_values(state), **restored_states(state)}
+def run_store_values(state: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Returns what the run store has of where a program goes on: the step, counters and states of a checkpoint's state.
+
+    None is for a new run.
+    """
+    if state is None:
+        return start_values(0)
+    return {**restored_values(state), **restored_states(state), **start_values(int(state["num_steps"]))}
 
 
 def _result(status: dict[str, Any], num_steps: int, history: list[dict[str, float]], policies: Any) -> LaunchResult:

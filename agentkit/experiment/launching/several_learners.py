@@ -76,7 +76,7 @@ def run_learners(
             engine=engine,
             run_directory=directory,
             totals={} if state is None else state["totals"],
-            values={} if state is None else run_store_values(state),
+            values=run_store_values(state),
             on_status=on_status,
         )
     check_saved(status)

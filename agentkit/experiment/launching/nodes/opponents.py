@@ -28,8 +28,7 @@ from agentkit.experiment.launching.sharing.common import (
     STATUS_SECONDS,
     listen_at,
     log,
-    newest_step,
-    was_here,
+    resume_step,
     watch_steps,
 )
 from agentkit.experiment.launching.sharing.transports import make_client
@@ -103,10 +102,9 @@ def opponents_node(
 
 def _restore(context: NodeContext, pools: Pools, trained: Sequence[Trained]) -> None:
     """Takes back what the run has kept; a program that begins, what is no later than its learners."""
-    if context.run_directory is not None:
-        last = None if was_here(context) else newest_step(context.run_directory)
-        if (state := read_pools(context.run_directory, last)) is not None:
-            pools.restore(state, trained)
+    folder = context.run_directory
+    if folder is not None and (state := read_pools(folder, resume_step(context))) is not None:
+        pools.restore(state, trained)
 
 
 def _keep(pools: Pools, steps: int, clients: Mapping[str, VariableClient]) -> None:

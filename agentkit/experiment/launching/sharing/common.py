@@ -29,6 +29,7 @@ OUTAGE_SECONDS = 300.0
 
 _ALL_STEPS = sys.maxsize - 1  # The next one is still an integer to TensorBoard, which writes where a run goes on.
 
+_START_STEP = "start_step"
 STATUS_SECONDS = 0.5
 KEEP_ALIVE_SECONDS = 10.0
 
@@ -137,13 +138,22 @@ def newest_step(directory: pathlib.Path | None) -> int:
     return max((step for each in folders for step in checkpoint.steps(each / "checkpoints")), default=0)
 
 
+def start_values(step: int) -> dict[str, int]:
+    """Returns what tells the nodes, through the run store, from which step their program goes on; 0 of a new run."""
+    return {_START_STEP: step}
+
+
 def resume_step(context: NodeContext) -> int:
     """Returns the step up to which a log is kept: all of it, unless the whole run went back to a checkpoint.
 
     The run went back when its run store was started, and with it each node's first process. Incarnations do not tell
-    that: of a node that joins by itself, and of one that `scale` adds again, each is number 0.
+    that: of a node that joins by itself, and of one that `scale` adds again, each is number 0. Nor do the checkpoints
+    tell how far: the newest may be damaged, or have been written since.
     """
-    return _ALL_STEPS if was_here(context) else newest_step(context.run_directory)
+    if was_here(context):
+        return _ALL_STEPS
+    start = context.store.status()["values"].get(_START_STEP)  # A program of one's own, of no `launch`, has none.
+    return newest_step(context.run_directory) if start is None else int(start)
 
 
 def was_here(context: NodeContext) -> bool:
