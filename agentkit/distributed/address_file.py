@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 import shlex
+import socket
 from typing import Any
 
 from agentkit.distributed.run_store_client import RunStoreClient, RunStoreError
@@ -13,8 +14,21 @@ from agentkit.files import read_json, refusing_unwritable, write_whole
 
 
 def write_address_file(directory: pathlib.Path, address: str, run_id: str) -> None:
-    """Writes ``board.json``, which lets the owner's other processes find the run store; raises as `write_secret`."""
-    write_secret(directory / "board.json", json.dumps({"address": address, "run_id": run_id}))
+    """Writes ``board.json``, which lets the owner's other processes find the run store; raises as `write_secret`.
+
+    It says which folder it is in, so that one that was copied with its folder speaks for no program.
+    """
+    path = directory / "board.json"
+    with refusing_unwritable(path):
+        directory.mkdir(parents=True, exist_ok=True)
+        place = _place(directory)
+    write_secret(path, json.dumps({"address": address, "run_id": run_id, **place}))
+
+
+def _place(directory: pathlib.Path) -> dict[str, Any]:
+    """Returns which folder it is, to this host: others, and their containers, may have other numbers for it."""
+    found = directory.stat()
+    return {"host": socket.gethostname(), "folder": [found.st_dev, found.st_ino]}
 
 
 def write_secret(path: pathlib.Path, text: str) -> None:
@@ -28,16 +42,15 @@ def write_secret(path: pathlib.Path, text: str) -> None:
         write_whole(path, text + "\n", mode=0o600)
 
 
-def connect_to_run(run_directory: pathlib.Path, timeout: float = 5.0) -> RunStoreClient:
-    """Connects to the store of the program that runs in a folder.
+def read_address_file(run_directory: pathlib.Path) -> tuple[str, str] | None:
+    """Returns the address and the run id of the program that runs in a folder, or was killed; None for no such.
 
     Raises:
-        ConfigError: no program runs there.
-        RunStoreError: it does not answer, or its file is damaged.
+        RunStoreError: ``board.json`` is damaged.
     """
     path = pathlib.Path(run_directory) / "board.json"
     if not path.is_file():
-        raise _nothing_runs(path.parent)
+        return None
     try:
         record = read_json(path)
     except (json.JSONDecodeError, UnicodeDecodeError):
@@ -45,8 +58,22 @@ def connect_to_run(run_directory: pathlib.Path, timeout: float = 5.0) -> RunStor
     found = [record.get(name) for name in ("address", "run_id")] if isinstance(record, dict) else []
     match found:
         case [str(address), str(run_id)]:
-            return RunStoreClient(address, run_id, timeout=timeout)
+            place = _place(path.parent)  # Files of earlier versions say nothing of theirs.
+            is_copy = record.get("host") == place["host"] and record.get("folder") != place["folder"]
+            return None if is_copy else (address, run_id)
     raise RunStoreError(f"{path} is damaged: expected an object with a text 'address' and a text 'run_id'.")
+
+
+def connect_to_run(run_directory: pathlib.Path, timeout: float = 5.0) -> RunStoreClient:
+    """Connects to the store of the program that runs in a folder.
+
+    Raises:
+        ConfigError: no program runs there.
+        RunStoreError: it does not answer, or its file is damaged.
+    """
+    if (found := read_address_file(run_directory)) is None:
+        raise _nothing_runs(pathlib.Path(run_directory))
+    return RunStoreClient(*found, timeout=timeout)
 
 
 def _nothing_runs(run_directory: pathlib.Path) -> ConfigError:

@@ -1,6 +1,8 @@
 import contextlib
+import functools
 import json
 import os
+import shutil
 import socket
 import threading
 import time
@@ -399,11 +401,27 @@ def test_a_malformed_beat_is_refused_and_changes_nothing(store, part):
 def test_a_reader_finds_the_board_as_it_was_or_as_it_is_to_be(tmp_path, monkeypatch):
     board, seen = tmp_path / "board.json", []
     monkeypatch.setattr("agentkit.files.os.fsync", lambda descriptor: seen.append(json.loads(board.read_text())))
-    boards = [{"address": f"127.0.0.1:{port}", "run_id": RUN} for port in (8, 9)]
+    place = {"host": socket.gethostname(), "folder": [tmp_path.stat().st_dev, tmp_path.stat().st_ino]}
+    boards = [{"address": f"127.0.0.1:{port}", "run_id": RUN, **place} for port in (8, 9)]
     board.write_text(json.dumps(boards[0]))
     write_address_file(tmp_path, boards[1]["address"], RUN)
     assert seen == [boards[0]] and json.loads(board.read_text()) == boards[1]
     assert list(tmp_path.iterdir()) == [board] and board.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_copied_folder_speaks_for_no_program(moved, store, tmp_path):
+    run, copy = tmp_path / "run", tmp_path / "copy"
+    write_address_file(run, store.address, RUN)
+    (run.rename if moved else functools.partial(shutil.copytree, run))(copy)
+    if not moved:
+        with pytest.raises(ConfigError, match=f"No launched program runs in {copy}: "):
+            connect_to_run(copy)
+        board = json.loads((copy / "board.json").read_text())  # Other hosts, and earlier versions, cannot tell.
+        (copy / "board.json").write_text(json.dumps({**board, "host": "another"}))
+        connect_to_run(copy).close()
+        (copy / "board.json").write_text(json.dumps({"address": store.address, "run_id": RUN}))
+    connect_to_run(copy).close()
 
 
 @pytest.mark.parametrize("text", ["", '{"address": "127.0.', "[]", '{"address": "127.0.0.1:9"}', "\udc80"])

@@ -1,6 +1,7 @@
 """Two trainings of one run folder: the second is refused at once, and a dead one is not in the way."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,12 +11,14 @@ import pytest
 import agentkit
 from agentkit.agents import registry
 from agentkit.cli import main
-from agentkit.distributed import RunStore
+from agentkit.distributed import Program, RunStore
 from agentkit.distributed.address_file import write_address_file
 from agentkit.errors import ConfigError
 from agentkit.experiment.launching import external
+from agentkit.experiment.launching import run as launched
 from agentkit.experiment.runs.config_json import write_config
 from agentkit.experiment.runs.lock import run_lock
+from agentkit.experiment.training.switching import refuse_second_supervisor
 
 pytestmark = pytest.mark.both_stacks
 
@@ -90,6 +93,20 @@ def test_a_program_on_a_host_whose_locks_do_not_reach_here_is_found_by_its_board
         with pytest.raises(ConfigError, match=f"A program runs in {tmp_path} now .*Stop it first"):
             agentkit.launch(plan, resume=True)
     assert (tmp_path / "config.json").read_bytes() == before
+
+
+def test_a_copy_of_a_running_programs_folder_goes_on_and_frees_nothing_of_it(tmp_path, monkeypatch):
+    freed, run, copy = [], tmp_path / "run", tmp_path / "copy"
+    monkeypatch.setattr(launched, "forget_parameters", lambda run_id, nodes: freed.append(run_id))
+    secret = "0123456789abcdef0123456789abcdef"
+    with RunStore(secret) as store:
+        write_address_file(run, store.address, secret)
+        shutil.copytree(run, copy)
+        refuse_second_supervisor(copy)
+        launched.forget_killed(copy, Program("test"))
+        assert not freed
+    launched.forget_killed(run, Program("test"))
+    assert freed == [secret]
 
 
 @pytest.mark.parametrize("where", ["notes.txt", "notes.txt/run"])

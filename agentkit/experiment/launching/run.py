@@ -16,10 +16,11 @@ from typing import Any, final
 from agentkit import checkpoint
 from agentkit.callbacks import Callback
 from agentkit.distributed import Program, ProgramError, Supervisor
+from agentkit.distributed.address_file import read_address_file
 from agentkit.distributed.engine import Engine
 from agentkit.distributed.processes import ProcessEngine
 from agentkit.distributed.threads import ThreadEngine
-from agentkit.errors import CheckpointError, ConfigError, says_what_was_meant
+from agentkit.errors import AgentkitError, CheckpointError, ConfigError, says_what_was_meant
 from agentkit.experiment.checks.agent_fits import check_fit
 from agentkit.experiment.config import callback_record
 from agentkit.experiment.config.experiment_config import ExperimentConfig
@@ -58,7 +59,6 @@ from agentkit.experiment.training.initial_state import find_initial_state
 from agentkit.experiment.training.prior_data import refuse_prior_data
 from agentkit.experiment.training.switched_state import as_launched
 from agentkit.experiment.training.switching import refuse_second_supervisor, switched
-from agentkit.files import read_json
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -356,8 +356,9 @@ def check_saved(status: dict[str, Any]) -> None:
 
 def forget_killed(directory: pathlib.Path, program: Program) -> None:
     """Frees the shared memory of the run's last program, whose ``board.json`` is there if it was killed."""
-    with contextlib.suppress(OSError, ValueError, LookupError):
-        forget_parameters(read_json(directory / "board.json")["run_id"], program.nodes)
+    with contextlib.suppress(OSError, AgentkitError):
+        if (found := read_address_file(directory)) is not None:
+            forget_parameters(found[1], program.nodes)
 
 
 def _make_engine(config: LaunchConfig) -> Engine:
