@@ -19,6 +19,7 @@ from agentkit.distributed.guard import Guard
 from agentkit.distributed.program import Node, Role
 from agentkit.distributed.pulse import cpu_seconds
 from agentkit.distributed.worker import RunAddress
+from agentkit.files import open_to_append
 
 _CHILD = "from agentkit.distributed import worker; worker.exit_with(worker.main())"
 
@@ -141,7 +142,7 @@ def _open_log(name: str, run_address: RunAddress) -> IO[bytes] | None:
         folder.mkdir(exist_ok=True)
     except FileNotFoundError:  # Somebody has removed the run folder: none is made anew.
         return None
-    return open(folder / f"{name}.log", "ab", buffering=0)
+    return open_to_append(folder / f"{name}.log")  # The folder may be a stranger's, with a pipe there.
 
 
 def _open_memory() -> IO[bytes]:

@@ -32,6 +32,7 @@ from agentkit.distributed.pulse import cpu_seconds
 from agentkit.distributed.ray_cluster import check_address, check_fits, check_same, connect, import_ray, start_private
 from agentkit.distributed.worker import EXIT_FATAL, RunAddress, run_pickled
 from agentkit.errors import ConfigError
+from agentkit.files import open_to_append
 from agentkit.scratch import remove_scratch
 
 _KILLED = -int(signal.SIGKILL)
@@ -245,8 +246,8 @@ class RunningActor:
         """Adds a line to the node's log, as far as this machine sees it."""
         path = _log_path(self._name, self._launch)
         if path is not None and path.parent.is_dir():
-            with contextlib.suppress(OSError), path.open("a") as log:
-                log.write(f"{text}\n")
+            with contextlib.suppress(OSError, ConfigError), open_to_append(path) as log:
+                log.write(f"{text}\n".encode())
 
 
 class _NodeActor:
@@ -295,11 +296,10 @@ def _log_to(path: pathlib.Path | None) -> None:
     """Sends this process's output to a file; where it cannot be made, it stays in Ray's logs."""
     if path is None:
         return
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, ConfigError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        os.dup2(file, 1)
-        os.dup2(file, 2)
-        os.close(file)
+        with open_to_append(path) as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
         sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
         sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)

@@ -102,6 +102,19 @@ def test_a_node_that_crashes_is_started_again_and_its_counts_add_up(tmp_path):
     assert "crash number 0" in (tmp_path / "nodes" / "node-0.log").read_text()
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("is_read", [False, True])
+def test_a_pipe_in_the_place_of_a_log_is_not_waited_for(is_read, tmp_path):
+    log = tmp_path / "nodes" / "node-0.log"
+    log.parent.mkdir()
+    os.mkfifo(log)
+    with contextlib.ExitStack() as stack:
+        if is_read:
+            stack.callback(os.close, os.open(log, os.O_RDONLY | os.O_NONBLOCK))
+        with pytest.raises(ProgramError, match=rf"node-0 could not be started: .*{log}"):
+            run(one_role(crash_twice), tmp_path)
+
+
 def crash(context):
     context.ready()
     raise RuntimeError("the same again")
