@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import ipaddress
 import logging
 import os
 import pathlib
@@ -138,6 +139,17 @@ def check_device(device: str) -> None:
     """
     if device not in ("lo", "all"):
         device_address(device)
+
+
+def is_own_address(host: str) -> bool:
+    """Returns whether this is an IPv4 address of this machine; names are not looked up."""
+    try:
+        ipaddress.IPv4Address(host)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.bind((host, 0))
+    except (ValueError, OSError):
+        return False
+    return True
 
 
 def device_address(device: str) -> str:

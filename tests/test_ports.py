@@ -95,6 +95,13 @@ def test_addresses_of_devices():
         assert not ports.bind_to_device(server.getsockname()[1], "nonsense0")
 
 
+@pytest.mark.parametrize(
+    ("host", "own"), [("127.0.0.1", True), ("192.0.2.1", False), ("localhost", False), ("", False), ("::1", False)]
+)
+def test_an_own_address_is_told_from_others(host, own):
+    assert ports.is_own_address(host) == own
+
+
 def test_devices_are_found_by_name_on_linux_alone(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     for device in ("lo", "all"):

@@ -11,6 +11,7 @@ from typing import Any
 from agentkit.distributed.run_store_client import RunStoreClient, RunStoreError
 from agentkit.errors import ConfigError
 from agentkit.files import read_json, refusing_unwritable, write_whole
+from agentkit.ports import is_own_address
 
 
 def write_address_file(directory: pathlib.Path, address: str, run_id: str) -> None:
@@ -64,15 +65,22 @@ def read_address_file(run_directory: pathlib.Path) -> tuple[str, str] | None:
     raise RunStoreError(f"{path} is damaged: expected an object with a text 'address' and a text 'run_id'.")
 
 
-def connect_to_run(run_directory: pathlib.Path, timeout: float = 5.0) -> RunStoreClient:
+def connect_to_run(run_directory: pathlib.Path, timeout: float = 5.0, *, anywhere: bool = True) -> RunStoreClient:
     """Connects to the store of the program that runs in a folder.
+
+    Args:
+        run_directory: the folder.
+        timeout: seconds that the store may take to answer.
+        anywhere: also to another machine; else only to this one, since the folder may come from a stranger.
 
     Raises:
         ConfigError: no program runs there.
-        RunStoreError: it does not answer, or its file is damaged.
+        RunStoreError: it does not answer or is not to be asked, or its file is damaged.
     """
     if (found := read_address_file(run_directory)) is None:
         raise _nothing_runs(pathlib.Path(run_directory))
+    if not anywhere and not is_own_address(found[0].rpartition(":")[0]):
+        raise RunStoreError(f"The program in {run_directory} is at {found[0]}, which is not this machine.")
     return RunStoreClient(*found, timeout=timeout)
 
 

@@ -95,6 +95,22 @@ def test_a_program_on_a_host_whose_locks_do_not_reach_here_is_found_by_its_board
     assert (tmp_path / "config.json").read_bytes() == before
 
 
+@pytest.mark.parametrize("host", ["192.0.2.1", "localhost.example"])
+def test_no_other_machine_is_connected_to_on_a_folders_word(host, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "agentkit.distributed.address_file.RunStoreClient", lambda *at, **how: asked.append(at) or store
+    )
+    secret = "0123456789abcdef0123456789abcdef"
+    with RunStore(secret) as store:
+        write_address_file(tmp_path, f"{host}:7700", secret)
+        refuse_second_supervisor(tmp_path)
+        assert not asked
+        with pytest.raises(ConfigError, match="Stop it first"):
+            refuse_second_supervisor(tmp_path, on_cluster=True)
+        assert asked == [(f"{host}:7700", secret)]
+
+
 def test_a_copy_of_a_running_programs_folder_goes_on_and_frees_nothing_of_it(tmp_path, monkeypatch):
     freed, run, copy = [], tmp_path / "run", tmp_path / "copy"
     monkeypatch.setattr(launched, "forget_parameters", lambda run_id, nodes: freed.append(run_id))

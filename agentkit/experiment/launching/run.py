@@ -158,7 +158,7 @@ def _launch_several(
     check_installed(config)
     with run_lock(directory):
         if resume and directory is not None:
-            refuse_second_supervisor(directory)
+            refuse_second_supervisor(directory, how.ray_address is not None)
         _, trained, players = check_policies(config)
         state = prepare_multi_agent(config, how, resume, trained, players)
         program = make_multi_agent_program(config, how, trained)
@@ -332,7 +332,7 @@ def prepare_launch(experiment: ExperimentConfig, resume: bool, config: dict[str,
         return None
     found = None
     if resume:
-        refuse_second_supervisor(directory)
+        refuse_second_supervisor(directory, config.get("ray_address") is not None)
         try:
             check_command("launch", directory)
             found = checkpoint.read_latest(directory / "checkpoints")

@@ -69,6 +69,8 @@ def run_learners(
         return run_program(program, engine=engine, on_status=on_status)
     directory = directory.absolute()
     with run_lock(directory):
+        if resume:
+            refuse_second_supervisor(directory, engine is not None and engine.store_host != "127.0.0.1")
         state = _prepare(program, experiments, directory, resume)
         forget_killed(directory, program)
         status = run_program(
@@ -133,7 +135,6 @@ def _prepare(
 
 def _find_saved(experiments: Mapping[str, ExperimentConfig], directory: pathlib.Path) -> dict[str, Checkpoint]:
     """Returns the newest checkpoint of each learner, or none where the run has saved nothing yet."""
-    refuse_second_supervisor(directory)
     if (directory / "config.json").exists():
         raise ResumeError(f"{directory} is no run of several learners: go on with it as it was begun.")
     if not (parts := learner_parts(directory)):

@@ -77,8 +77,12 @@ def switched(run_directory: str | pathlib.Path, command: str, replay: object) ->
         raise
 
 
-def refuse_second_supervisor(directory: pathlib.Path) -> None:
-    """Finds a program on a host whose locks do not reach here, see `run_lock`.
+def refuse_second_supervisor(directory: pathlib.Path, on_cluster: bool = False) -> None:
+    """Finds a program whose lock is not seen here, see `run_lock`.
+
+    Args:
+        directory: the run folder, which may come from a stranger: no other machine is connected to on its word.
+        on_cluster: the caller has named a cluster, whose machines are asked, too.
 
     Raises:
         ConfigError: there is one.
@@ -86,7 +90,7 @@ def refuse_second_supervisor(directory: pathlib.Path) -> None:
     from agentkit.distributed import connect_to_run  # A run in one process else needs no wire.
 
     try:
-        connect_to_run(directory, timeout=1.0).close()
+        connect_to_run(directory, timeout=1.0, anywhere=on_cluster).close()
     except AgentkitError:
         return  # None is there, it was killed, or another run has its port now.
     raise ConfigError(
