@@ -151,6 +151,14 @@ def test_a_run_that_a_callback_has_ended_says_so_and_goes_on_with_another_one(tm
         end_of(stop_at(5), num_steps=20)
 
 
+def test_an_outcome_for_which_the_disk_had_no_room_is_reported(tmp_path, monkeypatch):
+    failed = Outcome("failed", 50, "No space left on device")
+    monkeypatch.setattr(seeds, "JobProcesses", InThisProcess)
+    monkeypatch.setattr(InThisProcess, "start", lambda self, job: self._ended.append((job, failed)))
+    with pytest.raises(RunsFailedError, match="seed 0: No space left on device"):
+        run_seeds(experiment(tmp_path / "group"), [0])
+
+
 def test_another_choice_of_the_best_policy_restarts_no_run_that_a_callback_has_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(seeds, "JobProcesses", InThisProcess)
     monkeypatch.setattr(InThisProcess, "start", lambda _, job: pytest.fail(f"{job.name} runs again"))

@@ -216,7 +216,8 @@ class JobProcesses:
             return Outcome(STOPPED, num_steps)
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         outcome = Outcome(FAILED, num_steps, f"its process {how}")
-        write_outcome(running.job.directory, outcome)
+        with contextlib.suppress(OSError):  # A full disk, of which it died, ends no other job.
+            write_outcome(running.job.directory, outcome)
         return outcome
 
     def stop(self, name: str) -> None:

@@ -295,19 +295,20 @@ def _run_group(
         if isinstance(experiment, ExperimentConfig):  # To count several agents would take an environment.
             for line in warnings_of(experiment):
                 table.message(line)
-        view = _View(jobs, table)
+        view, ended = _View(jobs, table), dict[str, Outcome]()  # A full disk has no room for all outcomes.
         while (waiting and not stop.requested) or processes.running:
             if stop.requested:
                 processes.stop_all()
             while waiting and not stop.requested and len(processes.running) < num_jobs:
                 processes.start(waiting.pop(0))
             for job, outcome in processes.poll():
+                ended[job.name] = outcome
                 table.message(describe_end(job, outcome))
             view.show(processes.running)
             if not together:
                 wait_a_little()
         view.show(processes.running, last=True)
-    return [_result(seed, job) for seed, job in jobs.items()]
+    return [_result(seed, job, ended.get(job.name)) for seed, job in jobs.items()]
 
 
 def _share_a_program(experiment: ExperimentConfig | MultiAgentConfig) -> bool:
@@ -333,11 +334,11 @@ def _last_return(evaluations: list[dict[str, float]]) -> str:
     return f"{evaluations[-1]['episode_return']:.1f}" if evaluations else ""
 
 
-def _result(seed: int, job: Job) -> SeedResult:
-    outcome, progress = read_outcome(job.directory), read_progress(job.directory)
-    ended = Outcome("waiting", job.experiment.num_steps) if outcome is None else outcome
+def _result(seed: int, job: Job, ended: Outcome | None) -> SeedResult:
+    progress = read_progress(job.directory)
+    found = ended or read_outcome(job.directory) or Outcome("waiting", job.experiment.num_steps)
     return SeedResult(
-        seed, ended.state, progress.steps, progress.evaluations, job.directory, ended.error, ended.stopped_by
+        seed, found.state, progress.steps, progress.evaluations, job.directory, found.error, found.stopped_by
     )
 
 

@@ -145,13 +145,14 @@ class JobsTogether:
         return outcome
 
     def _fail(self, job: Job, stack: contextlib.ExitStack, error: Exception) -> Outcome:
-        """Writes down how a run has failed, and closes what it has open."""
-        with open_to_append(job.directory / OUTPUT_FILE) as log:
+        """Writes down how a run has failed, where the disk has room, and closes what it has open."""
+        with contextlib.suppress(OSError), open_to_append(job.directory / OUTPUT_FILE) as log:
             log.write("".join(traceback.format_exception(error)).encode())
         with contextlib.suppress(Exception):  # It has failed already.
             stack.close()
         outcome = failure(error, job.experiment.num_steps)
-        write_outcome(job.directory, outcome)
+        with contextlib.suppress(OSError):  # A full disk, of which it died, ends no other run.
+            write_outcome(job.directory, outcome)
         return outcome
 
     def _begin(self) -> list[tuple[Job, Outcome]]:

@@ -1,4 +1,10 @@
-"""Groups in one compiled program, of which a run cannot be taken up, or is done."""
+"""Groups, in one compiled program and in processes, of which a run cannot be taken up, fails, or is done."""
+
+import errno
+import functools
+import os
+import pickle
+import types
 
 import jax
 import pytest
@@ -8,7 +14,7 @@ from agentkit.agents.common.agent import Agent
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.errors import CheckpointError
 from agentkit.experiment.on_device.population import Population
-from agentkit.experiment.sweeps import together
+from agentkit.experiment.sweeps import jobs, together
 from agentkit.experiment.sweeps.jobs import FINISHED, Job, Outcome, read_outcome, write_outcome
 from agentkit.experiment.training.signals import StopOnSignal
 from tests.experiment.on_device_runs import Endless
@@ -55,6 +61,42 @@ def test_a_run_that_cannot_be_taken_up_is_named_and_the_others_go_on(tmp_path, m
     assert seen == [[0, 40]]
     assert "another form" in outcome.error and read_outcome(tmp_path / "seed0") == outcome
     assert "CheckpointError" in (tmp_path / "seed0" / "output.log").read_text()
+
+
+def fill_disk(monkeypatch):
+    def write(path, *content):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(jobs, "write_json", write)
+    monkeypatch.setattr(together, "open_to_append", write)
+
+
+def test_a_run_that_failed_on_a_full_disk_is_told_of_on_the_device(tmp_path, monkeypatch):
+    def prepare(experiment, resume):
+        raise CheckpointError("no space")
+
+    monkeypatch.setattr(together, "prepare", prepare)
+    plan = agentkit.ExperimentConfig(AGENT, Endless, 40, num_envs=2, on_device=True, run_directory=tmp_path)
+    with StopOnSignal() as stop, together.JobsTogether(stop) as run:
+        run.start(Job("seed 0", plan))
+        fill_disk(monkeypatch)
+        assert [(outcome.state, outcome.error) for _, outcome in run.poll()] == [("failed", "no space")]
+
+
+def test_a_process_that_failed_on_a_full_disk_ends_no_other(tmp_path, monkeypatch):
+    codes = {"seed 0": 1, "seed 1": None}
+
+    def start_process(code, message, *others):
+        return types.SimpleNamespace(poll=functools.partial(codes.get, pickle.loads(message).name), kill=lambda: None)
+
+    monkeypatch.setattr(jobs, "start_process", start_process)
+    with jobs.JobProcesses() as processes:
+        for number, name in enumerate(codes):
+            plan = agentkit.ExperimentConfig(AGENT, Endless, 40, run_directory=tmp_path / str(number))
+            processes.start(Job(name, plan))
+        fill_disk(monkeypatch)
+        assert [(job.name, outcome.state) for job, outcome in processes.poll()] == [("seed 0", "failed")]
+        assert processes.running == ("seed 1",)
 
 
 def test_a_run_that_is_done_keeps_its_place_and_stays_as_it_is(tmp_path, monkeypatch):
