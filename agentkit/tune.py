@@ -23,6 +23,7 @@ from agentkit.experiment.config.identity import describe_agent
 from agentkit.experiment.sweeps.jobs import FAILED, Job, JobProcesses, read_evaluations, read_outcome
 
 _POLL_SECONDS = 0.2
+_REPORTED = "reported"  # The log that goes with a checkpoint may have later evaluations: training goes on meanwhile.
 _FIELDS = ("num_envs", "seed", "num_steps", "environment_settings", "wrappers")
 
 
@@ -104,12 +105,15 @@ def _train(experiment: ExperimentConfig) -> None:
     tune = _tune()
     context = tune.get_context()
     directory = pathlib.Path(context.get_trial_dir()) / "run"
+    reported = None
     if (found := tune.get_checkpoint()) is not None:
+        reported = found.get_metadata().get(_REPORTED)
         shutil.rmtree(directory, ignore_errors=True)
         with found.as_directory() as saved:
             shutil.copytree(saved, directory)
     job = Job("trial", dataclasses.replace(experiment, run_directory=directory, progress=False))
-    reported = len(read_evaluations(directory))
+    if reported is None:  # It begins, or the checkpoint is an earlier version's.
+        reported = len(read_evaluations(directory))
     cpus = context.get_trial_resources().required_resources.get("CPU", 1)
     with JobProcesses(max(int(cpus), 1)) as processes:
         processes.start(job)
@@ -120,16 +124,19 @@ def _train(experiment: ExperimentConfig) -> None:
                 if processes.running and record["steps"] >= experiment.num_steps:
                     break  # The last one goes with the last checkpoint, which comes after it.
                 reported += 1
-                _report(tune, record, directory)
+                _report(tune, record, directory, reported)
     outcome = read_outcome(directory)
     if outcome is None or outcome.state == FAILED:
         raise AgentkitError(f"The run {directory} has failed: {outcome.error if outcome else 'it ended at once'}")
 
 
-def _report(tune: Any, record: dict[str, float], directory: pathlib.Path) -> None:
+def _report(tune: Any, record: dict[str, float], directory: pathlib.Path, number: int) -> None:
+    """Tells Tune of an evaluation, the so many-th of its trial, with the newest checkpoint if there is one."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as copy:
-        saved = _copy_run(directory, pathlib.Path(copy))
-        tune.report(record, checkpoint=tune.Checkpoint.from_directory(copy) if saved else None)
+        made = tune.Checkpoint.from_directory(copy) if _copy_run(directory, pathlib.Path(copy)) else None
+        if made is not None:
+            made.set_metadata({_REPORTED: number})
+        tune.report(record, checkpoint=made)
 
 
 def _copy_run(directory: pathlib.Path, copy: pathlib.Path) -> bool:

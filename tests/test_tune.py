@@ -1,9 +1,11 @@
 """Ray Tune: a trial reports its evaluations, and goes on from Tune's checkpoint."""
 
+import contextlib
 import dataclasses
 import os
 import secrets
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +13,8 @@ import agentkit
 from agentkit import checkpoint
 from agentkit.agents import dqn
 from agentkit.errors import ConfigError, MissingExtraError, UnknownNameError
+from agentkit.experiment.sweeps.jobs import Outcome, write_outcome
+from agentkit.loggers import CsvLogger
 from agentkit.tune import trainable, with_settings
 
 AGENT = dqn.make_agent(dqn.Config(hidden_sizes=(8,), min_replay_size=20, batch_size=4, replay_size=500))
@@ -45,6 +49,67 @@ def test_a_trials_checkpoint_has_the_best_policy_too(tmp_path):
         "best": [50],
     }
     assert not list((copy / "best").glob(".partial-*"))
+
+
+class Saved:
+    """Stands in for Tune's checkpoint."""
+
+    def __init__(self, folder, metadata):
+        self.folder, self.metadata = folder, metadata
+
+    def as_directory(self):
+        return contextlib.nullcontext(self.folder)
+
+    def set_metadata(self, metadata):
+        self.metadata = metadata
+
+    def get_metadata(self):
+        return self.metadata
+
+
+class NoProcesses:
+    """Stands in for `jobs.JobProcesses`: the run of a trial ends as soon as it is looked at."""
+
+    def __init__(self, threads):
+        self.running = ()
+
+    def start(self, job):
+        self.running = (job.name,)
+
+    def poll(self):
+        self.running = ()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        pass
+
+
+@pytest.mark.parametrize(("metadata", "told"), [({"reported": 1}, [(100, 2), (150, 3)]), ({}, [])])
+def test_a_restored_trial_reports_what_its_log_has_beyond_the_last_report(metadata, told, tmp_path, monkeypatch):
+    """Training went on while a report was made; of an earlier version's checkpoint nobody knows."""
+    saved, reports = tmp_path / "saved", []
+    with CsvLogger(saved / "logs" / "evaluation.csv") as log:
+        for steps in (50, 100, 150):
+            log.write({"steps": steps, "episode_return": 0.0})
+    checkpoint.write(saved / "checkpoints", 150, {})
+    (saved / "config.json").touch()
+    write_outcome(saved, Outcome("finished", 150))
+    context = SimpleNamespace(
+        get_trial_dir=lambda: tmp_path / "trial",
+        get_trial_resources=lambda: SimpleNamespace(required_resources={"CPU": 1}),
+    )
+    fake = SimpleNamespace(
+        get_context=lambda: context,
+        get_checkpoint=lambda: Saved(saved, metadata),
+        Checkpoint=SimpleNamespace(from_directory=lambda folder: Saved(folder, {})),
+        report=lambda record, checkpoint: reports.append((record["steps"], checkpoint.metadata["reported"])),
+    )
+    monkeypatch.setattr(agentkit.tune, "_tune", lambda: fake)
+    monkeypatch.setattr(agentkit.tune, "JobProcesses", NoProcesses)
+    trainable(EXPERIMENT)({})
+    assert reports == told
 
 
 def test_without_ray_tune_the_extra_is_named(monkeypatch):
