@@ -13,6 +13,7 @@ import gymnasium
 import jax
 import numpy as np
 import pytest
+import tree
 
 import agentkit
 from agentkit import specs
@@ -22,7 +23,9 @@ from agentkit.envs import make
 from agentkit.errors import ConfigError, SpecError, UnknownNameError
 from agentkit.experiment import Evaluator, Result, record_episodes
 from agentkit.experiment.policies.export.pure_policy import acting_of
-from agentkit.experiment.policies.restore_policy import own_actions, restore_policy
+from agentkit.experiment.policies.policy_file import read_policy, write_policy
+from agentkit.experiment.policies.restore_policy import own_actions, restore_policy, steps_explored
+from agentkit.learning import Linear
 from agentkit.wrappers.base import EnvironmentWrapper
 from agentkit.wrappers.step_limit import StepLimit
 
@@ -140,6 +143,65 @@ def test_who_explores_samples_by_the_seed(pendulum):
     actions = [agentkit.load(pendulum, explore=True, seed=seed)(np.zeros(3))[0] for seed in (0, 0, 1)]
     np.testing.assert_array_equal(actions[0], actions[1])
     assert not np.array_equal(actions[0], actions[2])
+
+
+@pytest.fixture(scope="module")
+def settled(tmp_path_factory):
+    """A run whose epsilon has fallen to 0: who explores there does what the policy does that is judged."""
+    config = dqn.Config(hidden_sizes=(4,), min_replay_size=1_000, epsilon=Linear(1.0, 0.0, 30))
+    return train(tmp_path_factory.mktemp("runs") / "settled", dqn.make_agent(config), "agentkit:catch")
+
+
+def test_who_explores_goes_on_where_the_training_stands(settled, tmp_path):
+    policy = agentkit.load(settled, explore=True)
+    policy.save(tmp_path / "policy.npz")
+    rows = rows_for(policy, 30)
+    expected = agentkit.load(settled)(rows)[0]
+    for one in (policy, agentkit.load(tmp_path / "policy.npz", explore=True), pickle.loads(pickle.dumps(policy))):
+        np.testing.assert_array_equal(one(rows)[0], expected)
+    found, played = (record_episodes(settled, 4, explore=explore) for explore in (True, False))
+    tree.map_structure(np.testing.assert_array_equal, found.episodes, played.episodes)
+
+
+def test_a_file_that_does_not_say_where_exploration_stands_is_of_a_training_that_has_ended(settled, tmp_path):
+    policy = agentkit.load(settled)
+    policy.save(tmp_path / "new.npz")
+    file, _ = read_policy(tmp_path / "new.npz")
+    assert file.num_steps == 40
+    write_policy(tmp_path / "old.npz", file._replace(num_steps=None), policy.arrays)
+    rows = rows_for(policy, 30)
+    np.testing.assert_array_equal(agentkit.load(tmp_path / "old.npz", explore=True)(rows)[0], policy(rows)[0])
+
+
+@pytest.mark.full
+def test_who_explores_is_sampled_judged_and_exported_where_the_training_stands(settled, tmp_path):
+    policy = agentkit.load(settled, explore=True)
+    policy.export(tmp_path / "policy.npz", "numpy")  # Where it began it would be refused, as one that draws.
+    policy.save(tmp_path / "policy.npz")
+    options = {"environment": "agentkit:catch"}
+    file = agentkit.load(tmp_path / "policy.npz", explore=True)
+    sampled, returns = agentkit.sample(settled, num_episodes=4), agentkit.evaluate(settled, 8)["episode_return"]
+    for given in (policy, file):
+        found = agentkit.sample(given, num_episodes=4, **options)
+        np.testing.assert_array_equal(found.action, sampled.action)
+        assert agentkit.evaluate(given, 8, **options)["episode_return"] == returns
+    assert agentkit.evaluate(settled, 8, evaluation_samples=True)["episode_return"] == returns
+    with agentkit.Sampler(policy, where="process") as sampler:
+        np.testing.assert_array_equal(sampler.sample(num_episodes=4).action, sampled.action)
+
+
+@pytest.mark.parametrize(
+    ("steps", "state", "expected"),
+    [
+        (90, {}, 90),
+        (90, {"launched": True, "explored": {"actor-0": 20, "actor-1": 40}}, 40),
+        (90, {"explored": {"actor-0": 20, "actor-1": 40}, "steps_of_others": 30}, 60),
+        (90, {"actors": {"a": {}, "b": {}}, "num_agent_steps": 80}, 40),
+        (90, {"launched": True}, 90),
+    ],
+)
+def test_exploration_stands_at_the_steps_of_one_actor(steps, state, expected):
+    assert steps_explored(state, steps) == expected
 
 
 @pytest.mark.full

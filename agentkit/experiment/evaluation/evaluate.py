@@ -28,7 +28,7 @@ from agentkit.experiment.policies.agent_parts import find_policy
 from agentkit.experiment.policies.loaded_policy import LoadedPolicy
 from agentkit.experiment.policies.make_actor import AnyActor, AnyLoop, make_actor, make_loop
 from agentkit.experiment.policies.own_actor import OwnActor
-from agentkit.experiment.policies.restore_policy import check_fits, restore_policy
+from agentkit.experiment.policies.restore_policy import check_fits, restore_policy, steps_explored
 from agentkit.experiment.policies.result import Result
 from agentkit.files import refusing_unwritable
 from agentkit.specs import EnvironmentSpec, make_environment_spec
@@ -113,7 +113,7 @@ class Evaluator:
 
         Args:
             num_episodes: at least 1.
-            steps: that the policy was trained for; schedules of one that explores go by them.
+            steps: at which schedules of a policy that explores go on.
         """
         check_num_episodes(num_episodes)
         loop = self._loop(0, steps)
@@ -255,7 +255,7 @@ def evaluate(
             experiment = filmed(experiment, camera, film.size)
         with Evaluator(experiment, judged.networks, judged.store) as evaluator:
             evaluator.check_fits(judged.environment_spec)
-            records = evaluator.episodes(num_episodes, judged.steps or 0)
+            records = evaluator.episodes(num_episodes, judged.explored)
             num_cut = evaluator.num_cut
     return {
         "steps": judged.steps,
@@ -292,10 +292,11 @@ def show(
     restored = restore_policy(run_directory, checkpoint, **options)
     settings = {**restored.experiment.environment_settings, **(environment_settings or {})}
     shown = filmed(dataclasses.replace(restored.experiment, environment_settings=settings), camera, size)
-    assert restored.found is not None, "it was read"
+    found = restored.found
+    assert found is not None, "it was read"
     with Evaluator(shown, restored.networks, restored.store) as evaluator:
         evaluator.check_fits(restored.environment_spec)
-        records = evaluator.episodes(num_episodes, restored.found.step)
+        records = evaluator.episodes(num_episodes, steps_explored(found.state, found.step))
     return [record["episode_return"] for record in records]
 
 

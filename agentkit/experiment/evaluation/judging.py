@@ -16,7 +16,7 @@ from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.policies.agent_parts import make_parts
 from agentkit.experiment.policies.loaded_policy import LoadedPolicy
 from agentkit.experiment.policies.loading import counts_of, is_policy_file, load_one_agent
-from agentkit.experiment.policies.restore_policy import restore_policy
+from agentkit.experiment.policies.restore_policy import restore_policy, steps_explored
 from agentkit.experiment.policies.result import Result
 from agentkit.specs import EnvironmentSpec
 from agentkit.variables import VariableStore
@@ -77,6 +77,7 @@ class Judged(NamedTuple):
         environment_spec: what the networks were made for.
         steps: that the policy was trained for; None where its file does not say.
         updates: likewise.
+        explored: at which exploration on a schedule goes on.
     """
 
     experiment: ExperimentConfig
@@ -85,6 +86,7 @@ class Judged(NamedTuple):
     environment_spec: EnvironmentSpec
     steps: int | None
     updates: int | None
+    explored: int
 
 
 def find_judged(
@@ -116,7 +118,9 @@ def find_judged(
         return _judged_policy(load_one_agent(run, checkpoint=checkpoint, explore=explore, **made), options)
     restored = restore_policy(run, checkpoint, **options)
     assert restored.found is not None, "it was read"
-    return Judged(*restored[:3], restored.environment_spec, *counts_of(restored.found))
+    steps, updates = counts_of(restored.found)
+    explored = steps_explored(restored.found.state, steps)
+    return Judged(*restored[:3], restored.environment_spec, steps, updates, explored)
 
 
 def _check_kind(run: Any) -> None:
@@ -139,7 +143,7 @@ def _judged_policy(policy: LoadedPolicy, options: dict[str, Any]) -> Judged:
     store.publish(0, {"policy": policy.arrays})
     steps, updates = (None, None) if policy.origin is None else policy.origin.counts
     networks = make_parts(policy.agent, policy.environment_spec).networks
-    return Judged(experiment, networks, store, policy.environment_spec, steps, updates)
+    return Judged(experiment, networks, store, policy.environment_spec, steps, updates, policy.num_steps)
 
 
 def experiment_of_policy(policy: LoadedPolicy, options: dict[str, Any]) -> ExperimentConfig:

@@ -13,6 +13,7 @@ import numpy as np
 import tree
 
 from agentkit import checkpoint
+from agentkit.actors import ActorIndex
 from agentkit.actors.batches import SplitAdder
 from agentkit.agents.addons.prior_data import PriorData
 from agentkit.agents.common.experience import Sequences, Transitions
@@ -25,7 +26,7 @@ from agentkit.experiment.config.evaluation_plan import evaluation_plan, warn_of_
 from agentkit.experiment.evaluation.judging import check_num_episodes
 from agentkit.experiment.policies.agent_parts import find_policy
 from agentkit.experiment.policies.make_actor import make_actor, make_loop
-from agentkit.experiment.policies.restore_policy import restore_policy
+from agentkit.experiment.policies.restore_policy import restore_policy, steps_explored
 from agentkit.experiment.runs.config_json import read_config
 from agentkit.replay import InProcessReplay
 from agentkit.specs import changes_sides, is_batched, make_environment_spec
@@ -43,7 +44,7 @@ def record_episodes(
     Args:
         run_directory: the folder that `agentkit.run`, `run_offline` or `launch` wrote.
         num_episodes: at least 1.
-        explore: with the policy that explores, and not the one to be judged by.
+        explore: with the policy that explores, as far as its schedules are, and not the one to be judged by.
         seed: of environment and policy.
         **options: see `read_config`: `imports`, or fields to replace, such as an `environment`, or
             `evaluation_max_steps`, after which an episode is cut off, which is a warning.
@@ -57,13 +58,15 @@ def record_episodes(
     restored = restore_policy(run_directory, **options)
     experiment, store = restored.experiment, restored.store
     policy = find_policy(experiment.agent, restored.networks, evaluation=not explore)
-    limit = evaluation_plan(experiment).max_steps
+    found, limit = restored.found, evaluation_plan(experiment).max_steps
+    explored = steps_explored(found.state, found.step) if explore and found is not None else 0
     sequence = np.random.SeedSequence([experiment.seed, 2, seed])  # Training and evaluation have others.
     environment_seed, key_seed = (int(word >> 1) for word in sequence.generate_state(2))
     with contextlib.closing(experiment.make_environment(environment_seed, evaluation=True)) as environment:
         recorders = [EpisodeRecorder(limit) for _ in range(environment.num_envs if is_batched(environment) else 1)]
         adder = SplitAdder(recorders) if is_batched(environment) else recorders[0]
-        actor = make_actor(environment, policy, jax.random.PRNGKey(key_seed), VariableClient(store), adder)
+        key, client = jax.random.PRNGKey(key_seed), VariableClient(store)
+        actor = make_actor(environment, policy, key, client, adder, ActorIndex(num_steps=explored))
         actor.update(wait=True)
         loop = make_loop(environment, actor, on_nan=experiment.on_nan, max_episode_steps=limit)
         loop.run(num_episodes=num_episodes)

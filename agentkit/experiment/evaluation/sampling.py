@@ -87,7 +87,7 @@ class Sampler(metaclass=SaysWhatWasMeant):
         sent: Any = source
         if isinstance(source, LoadedPolicy):
             acting = find_acting(source, checkpoint, explore, options)
-            sent, options = Travelling(acting.experiment, source.arrays, source.explore), {}
+            sent, options = Travelling(acting.experiment, source.arrays, source.explore, source.num_steps), {}
         self._worker = RemoteSampler(_make_channel(where), sent, checkpoint, options, **settings)
 
     def sample(self, *, num_steps: int | None = None, num_episodes: int | None = None) -> Samples:

@@ -24,7 +24,7 @@ from agentkit.experiment.policies.loaded_policy import LoadedPolicy
 from agentkit.experiment.policies.loading import load_one_agent
 from agentkit.experiment.policies.make_actor import add_columns, make_actor, make_loop
 from agentkit.experiment.policies.own_actor import OwnActing
-from agentkit.experiment.policies.restore_policy import check_fits, restore_policy
+from agentkit.experiment.policies.restore_policy import check_fits, restore_policy, steps_explored
 from agentkit.specs import is_batched, make_environment_spec
 from agentkit.types import Nest
 from agentkit.variables import VariableClient, VariableStore
@@ -37,11 +37,13 @@ class Travelling(NamedTuple):
         experiment: whose agent and environment are meant; of its run folder nothing is read.
         arrays: the parameters.
         explore: whether the policy acts as in training.
+        num_steps: at which its exploration goes on.
     """
 
     experiment: ExperimentConfig
     arrays: Nest
     explore: bool
+    num_steps: int
 
 
 class Acting(NamedTuple):
@@ -51,7 +53,7 @@ class Acting(NamedTuple):
         experiment: makes the environment.
         policy: to act with.
         store: where the parameters are.
-        num_steps: of the training behind them, for exploration on a schedule.
+        num_steps: at which exploration on a schedule goes on.
     """
 
     experiment: ExperimentConfig
@@ -73,7 +75,7 @@ def find_acting(source: Any, checkpoint: str | int, explore: bool, options: dict
         store.publish(0, {"policy": source.arrays})
         with contextlib.closing(experiment.make_environment(0)) as made:
             check_fits(make_environment_spec(made), source.agent_observation_spec, source.agent_action_spec)
-        return Acting(experiment, source.acting, store, 0)
+        return Acting(experiment, source.acting, store, source.num_steps)
     if isinstance(source, Travelling) or (isinstance(source, ExperimentConfig) and source.run_directory is None):
         experiment = source if isinstance(source, ExperimentConfig) else source.experiment
         experiment = ExperimentConfig(**{**vars(experiment), **options})
@@ -81,13 +83,14 @@ def find_acting(source: Any, checkpoint: str | int, explore: bool, options: dict
             parts = make_parts(experiment.agent, make_environment_spec(made))
         if isinstance(source, Travelling):
             store.publish(0, {"policy": source.arrays})
-            return Acting(experiment, parts.policy(evaluation=not source.explore), store, 0)
+            return Acting(experiment, parts.policy(evaluation=not source.explore), store, source.num_steps)
         learner_key, _ = jax.random.split(jax.random.PRNGKey(experiment.seed))  # As the run would begin.
         store.publish(0, parts.compiled_update.variables(parts.compiled_update.init(learner_key)))
         return Acting(experiment, parts.policy(evaluation=not explore), store, 0)
     restored = restore_policy(source, checkpoint, **options)
     policy = find_policy(restored.experiment.agent, restored.networks, evaluation=not explore)
-    num_steps = 0 if restored.found is None else restored.found.step
+    found = restored.found
+    num_steps = 0 if found is None else steps_explored(found.state, found.step)
     return Acting(restored.experiment, policy, restored.store, num_steps)
 
 

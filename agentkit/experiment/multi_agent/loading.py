@@ -32,7 +32,13 @@ from agentkit.experiment.policies.agent_parts import AgentParts, make_parts
 from agentkit.experiment.policies.loaded_policy import LoadedPolicy, Origin
 from agentkit.experiment.policies.loading import is_policy_file, load_one_agent
 from agentkit.experiment.policies.policy_file import PolicyFile
-from agentkit.experiment.policies.restore_policy import check_fits, find_checkpoint, parse_step, placeholders
+from agentkit.experiment.policies.restore_policy import (
+    check_fits,
+    find_checkpoint,
+    parse_step,
+    placeholders,
+    steps_explored,
+)
 from agentkit.experiment.runs.config_json import learner_parts
 from agentkit.experiment.runs.learner_folders import (
     all_learners,
@@ -136,7 +142,7 @@ def find_policies(run: str | pathlib.Path, which: str | int) -> Checkpoint:
         raise CheckpointError(f"The run {run} has no checkpoint yet. Train it for longer.")
     oldest = min(found.values(), key=lambda each: each.step)
     learners = {policy_id: each.state["learner"] for policy_id, each in found.items()}
-    state: dict[str, Any] = {"learner": learners}
+    state: dict[str, Any] = {"learner": learners, "launched": True, "explored": oldest.state.get("explored", {})}
     if (pools := read_latest(pools_folder(run))) is not None:
         state["self_play"] = pools.state
     return Checkpoint(oldest.step, all_learners(run), state)
@@ -370,7 +376,8 @@ def _load_trained(
     made = make_multi_agent(config.environment, config.seed, raw=True, **config.environment_settings)
     with contextlib.closing(made) as environment:
         own_actions = environment.agent_specs()[agent_ids[0]].actions
-    file = PolicyFile(identity.describe_agent(agent.with_num_envs(1), 1), spec, own_actions)
+    explored = steps_explored(found.state, found.step)
+    file = PolicyFile(identity.describe_agent(agent.with_num_envs(1), 1), spec, own_actions, explored)
     acting = agent.make_policy(parts.networks, evaluation=not explore)
     client = VariableClient(store)
     return LoadedPolicy(agent, acting, client.params, file, seed, explore, Origin(None, (found.step, client.version)))

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agentkit.actors import PolicyActor
+from agentkit.actors import ActorIndex, PolicyActor
 from agentkit.actors.policy import Policy, first_state
 from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment.policies.own_actor import OwnActing
@@ -38,9 +38,10 @@ class ActsByPolicy:
         key: PRNG key ``uint32[2]``, of the episodes that begin next.
     """
 
-    def __init__(self, policy: Policy, params: Nest, seed: int):
-        """Takes the policy, its parameters, and the seed of its sampling."""
+    def __init__(self, policy: Policy, params: Nest, seed: int, num_steps: int = 0):
+        """Takes the policy, its parameters, the seed of its sampling, and the steps at which it explores on."""
         self._policy, self._params = policy, jax.device_put(params)
+        self._index = ActorIndex(num_steps=num_steps)
         self.key = jax.random.PRNGKey(seed)
 
         def act(params: Nest, state: ActingState, observation: Nest) -> tuple[Nest, ActingState]:
@@ -75,7 +76,7 @@ class ActsByPolicy:
             following, init_key, key = jax.random.split(self.key, 3)
             if not isinstance(following, jax.core.Tracer):  # Or this would be kept when the trace is gone.
                 self.key = following
-            policy_state = first_state(self._policy, init_key, num_envs=batch_size)
+            policy_state = first_state(self._policy, init_key, self._index, batch_size)
             state = ActingState(key, self._begun(policy_state, batch_size))
         else:
             self._check(state, observation, batch_size)
@@ -129,16 +130,20 @@ class ActsByActor:
         key: PRNG key ``uint32[2]``, which the actor was made with.
     """
 
-    def __init__(self, acting: OwnActing, params: Nest, environment_spec: EnvironmentSpec, seed: int):
-        """Makes the actor, with the learner's "policy" as its parameters."""
+    def __init__(
+        self, acting: OwnActing, params: Nest, environment_spec: EnvironmentSpec, seed: int, num_steps: int = 0
+    ):
+        """Makes the actor, with the learner's "policy" as its parameters; it explores on at so many steps."""
         store = VariableStore()
         store.publish(0, {"policy": params})
-        client, self.key = VariableClient(store), jax.random.PRNGKey(seed)
+        client, index, self.key = VariableClient(store), ActorIndex(num_steps=num_steps), jax.random.PRNGKey(seed)
 
         def make_policy_actor(policy: Policy) -> PolicyActor:
-            return PolicyActor(policy, self.key, client)
+            return PolicyActor(policy, self.key, client, actor_index=index)
 
-        self._actor = acting.make(environment_spec, self.key, client, make_policy_actor=make_policy_actor)
+        self._actor = acting.make(
+            environment_spec, self.key, client, make_policy_actor=make_policy_actor, actor_index=index
+        )
         self._actor.update(wait=True)
 
     def act(

@@ -14,6 +14,7 @@ import tree
 from agentkit.actors.policy import Policy
 from agentkit.agents.common.agent import Agent
 from agentkit.child import check_not_forked
+from agentkit.counting import MOST_STEPS
 from agentkit.errors import ConfigError, SpecError, says_what_was_meant
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.policies.acting import ActingState, ActsByActor, ActsByPolicy
@@ -79,6 +80,7 @@ class LoadedPolicy:
         acting: what acts: its `pure_policy`; of an agent's own actor, what makes that.
         environment_spec: what its agent was made for.
         explore: whether it acts as in training.
+        num_steps: at which its exploration goes on; where nobody knows, its schedules have ended.
         origin: the run that it is of; None for that of a file.
     """
 
@@ -102,6 +104,7 @@ class LoadedPolicy:
         self.arrays = jax.tree.map(np.asarray, params)
         self.environment_spec = file.environment_spec
         self.explore, self.origin = explore, origin
+        self.num_steps = (MOST_STEPS if file.num_steps is None else file.num_steps) if explore else 0
         self.agent_observation_spec = file.environment_spec.observations
         self.observation_spec = in_own_terms(self.agent_observation_spec)
         self.action_spec = in_own_terms(file.own_actions)
@@ -109,9 +112,9 @@ class LoadedPolicy:
         self._file, self._seed = file, seed
         self._acts: ActsByPolicy | ActsByActor
         if isinstance(acting, OwnActing):
-            self._acts = ActsByActor(acting, params, file.environment_spec, seed)
+            self._acts = ActsByActor(acting, params, file.environment_spec, seed, self.num_steps)
         else:
-            self._acts = ActsByPolicy(acting, params, seed)
+            self._acts = ActsByPolicy(acting, params, seed, self.num_steps)
 
     @property
     def pure_policy(self) -> Policy:

@@ -31,6 +31,7 @@ from agentkit.experiment.policies.restore_policy import (
     read_params,
     restore_experiment,
     restore_policy,
+    steps_explored,
     without_environment,
 )
 from agentkit.specs import EnvironmentSpec
@@ -82,8 +83,10 @@ def _loaded_policy_from(
 ) -> LoadedPolicy:
     agent = restored.experiment.agent
     record = identity.describe_agent(agent, restored.experiment.num_envs or 1)
-    file = PolicyFile(record, restored.environment_spec, restored.own_actions)
-    origin = Origin(restored.experiment, counts if restored.found is None else counts_of(restored.found))
+    found = restored.found
+    explored = counts[0] if found is None else steps_explored(found.state, found.step)
+    file = PolicyFile(record, restored.environment_spec, restored.own_actions, explored)
+    origin = Origin(restored.experiment, counts if found is None else counts_of(found))
     params = VariableClient(restored.store).params
     acting: Policy | OwnActing = OwnActing(agent, restored.networks, not explore)
     if agent.make_actor is None:

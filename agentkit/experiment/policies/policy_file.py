@@ -32,11 +32,13 @@ class PolicyFile(NamedTuple):
         agent: what `identity.describe_agent` returned.
         environment_spec: what the agent was trained with.
         own_actions: spec of the actions that the environment itself takes.
+        num_steps: at which the policy's exploration goes on; None in files from before December 2026.
     """
 
     agent: dict[str, Any]
     environment_spec: EnvironmentSpec
     own_actions: Nest
+    num_steps: int | None = None
 
 
 def write_policy(
@@ -70,6 +72,8 @@ def write_policy(
         "environment_spec": encode_spec(file.environment_spec),
         "own_actions": _encode(file.own_actions),
     }
+    if file.num_steps is not None:
+        header["num_steps"] = file.num_steps
     temporary = path.with_name(f".{path.name}.{os.getpid()}.npz")
     try:
         arrays[_HEADER] = np.frombuffer(json.dumps(header).encode(), np.uint8)
@@ -94,7 +98,8 @@ def read_policy(path: pathlib.Path) -> tuple[PolicyFile, dict[str, np.ndarray]]:
         if header["format"] != _FORMAT:
             raise ConfigError(f"{path} has format {header['format']}, expected {_FORMAT}. Update agentkit.")
         spec = decode_spec(header["environment_spec"])
-        return PolicyFile(dict(header["agent"]), spec, _decode(header["own_actions"])), arrays
+        num_steps = None if header.get("num_steps") is None else int(header["num_steps"])
+        return PolicyFile(dict(header["agent"]), spec, _decode(header["own_actions"]), num_steps), arrays
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SpecError) as error:
         if isinstance(error, ConfigError):
             raise

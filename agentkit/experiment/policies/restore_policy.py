@@ -229,6 +229,26 @@ def find_checkpoint(run_directory: str | pathlib.Path, which: str | int) -> Chec
     return every[0]
 
 
+def steps_explored(state: Mapping[str, Any], steps: int) -> int:
+    """Returns the steps at which schedules of exploration go on: those of all environments of an actor.
+
+    Actors of a launched run count each their own, and the furthest one is meant. Of several agents these are the
+    actions of one of them, on average. A best policy is kept without them: there they are the run's.
+
+    Args:
+        state: of the checkpoint.
+        steps: of the run.
+    """
+    begun_at = max(map(int, state.get("explored", {}).values()), default=0)
+    if state.get("launched"):
+        return begun_at or steps
+    num_agents = 1
+    if "actors" in state:  # Of several agents.
+        num_agents = sum(len(actor.get("actors", [actor])) for actor in state["actors"].values())  # Times policies.
+        steps = int(state["num_agent_steps"])
+    return begun_at + (steps - int(state.get("steps_of_others", 0)) - begun_at) // num_agents
+
+
 def parse_step(which: str | int, what: str = "checkpoint") -> int:
     """Returns the step that says which checkpoint is meant, a number or a word such as 100k.
 

@@ -14,6 +14,7 @@ import numpy as np
 from agentkit import checkpoint
 from agentkit.callbacks.base import has
 from agentkit.errors import CheckpointError
+from agentkit.experiment.policies.restore_policy import steps_explored
 from agentkit.experiment.runs.learner_folders import newest_contents
 from agentkit.experiment.training.hooks import Hooks
 
@@ -48,23 +49,19 @@ def as_launched(state: Mapping[str, Any]) -> dict[str, Any]:
     if state.get("launched"):
         return dict(state)
     steps, callbacks = int(state["num_steps"]), state.get("callbacks", {})
-    totals, learners, num_agents = {"steps": steps}, [state["learner"]], 1
+    totals, learners = {"steps": steps}, [state["learner"]]
     if "counter" in state:
         totals["episodes"] = int(state["counter"]["counts"].get("episodes", 0))
     if "actors" in state:  # Of several agents.
         learners = list(state["learner"].values())
-        num_agents = sum(len(actor.get("actors", [actor])) for actor in state["actors"].values())  # Times policies.
         totals["agent_steps"] = int(state["num_agent_steps"])
         totals |= state["by_episode"]["totals"] if "by_episode" in state else _actions_by_policy(state["actors"])
     totals["updates"] = sum(int(learner["num_updates"]) for learner in learners)
-    explored = state.get("explored", {})
-    begun_at = max(map(int, explored.values()), default=0)
-    since_then = totals.get("agent_steps", steps) - int(state.get("steps_of_others", 0)) - begun_at
     nodes = ("evaluator-0", *(f"learner-{number}" for number in range(len(learners))))
     return {
         **state,
         "totals": totals,
-        "explored": {**explored, "actor-0": begun_at + since_then // num_agents},
+        "explored": {**state.get("explored", {}), "actor-0": steps_explored(state, steps)},
         "callbacks": dict.fromkeys(nodes, callbacks) if callbacks else {},
     }
 

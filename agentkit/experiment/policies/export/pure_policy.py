@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from agentkit import specs
-from agentkit.actors.policy import Policy, first_state
+from agentkit.actors.policy import ActorIndex, Policy, first_state
 from agentkit.errors import ConfigError
 from agentkit.experiment.policies.export.lowering import Program, lower
 from agentkit.types import Nest
@@ -36,6 +36,7 @@ class Exportable(Protocol):
     action_spec: Nest
     agent_observation_spec: Nest
     agent_action_spec: Nest
+    num_steps: int
 
     @property
     def pure_policy(self) -> Policy:
@@ -97,7 +98,7 @@ def acting_of(policy: Exportable) -> Acting:
     for name, spec in (*observations.items(), *actions.items()):
         if spec.dtype == np.int64 and isinstance(spec, specs.BoundedArray) and np.abs(spec.minimum).max() > _MOST:
             raise ConfigError(f"{name} counts from {spec.minimum}, which is beyond the 32 bits of exported policies.")
-    first = pure.reset(first_state(pure, jax.random.PRNGKey(0)))
+    first = pure.reset(first_state(pure, jax.random.PRNGKey(0), ActorIndex(num_steps=policy.num_steps)))
     rows = {name: np.asarray(row) for name, row in named("state", first).items()}
     structure = jax.tree.structure(first)
 
