@@ -169,6 +169,35 @@ def test_a_resumed_run_is_the_same_to_the_bit(kind: str, num_envs: int | None, t
     np.testing.assert_array_equal(learned(tmp_path / "halves"), learned(tmp_path / "whole"))
 
 
+class UpdatedActor(QActor):
+    """Acts by a table that it takes in `update` alone, as one whose parameters are not on the host has to."""
+
+    def __init__(self, parts: core.ActorParts):
+        super().__init__(parts)
+        self.waited: list[bool] = []
+        self.tables: list[Any] = []
+        UPDATED.append(self)
+
+    def update(self, wait: bool = False) -> None:
+        super().update(wait)
+        self.waited.append(wait)
+        self.tables.append(self.parts.variables.params)
+
+
+UPDATED: list[UpdatedActor] = []
+
+
+def test_a_launched_actor_is_told_to_update_at_first_and_after_each_step(tmp_path: Any) -> None:
+    pytest.importorskip("zmq")
+    UPDATED.clear()
+    agent = dataclasses.replace(make_agent(), make_actor=UpdatedActor)
+    launched = plan(agent, 300, tmp_path / "run", replay="served")
+    assert agentkit.launch(launched, engine="threads", num_actors=1, num_evaluators=0).updates > 0
+    (actor,) = UPDATED
+    assert actor.waited[0] and not any(actor.waited[1:])
+    assert len(actor.waited) > 300 and actor.tables[0] is not None
+
+
 def test_an_actor_knows_which_one_it_is_of_those_that_explore_together() -> None:
     environment, made = Catch(seed=0), []
     agent = dataclasses.replace(make_agent(), make_actor=lambda parts: made.append(parts) or QActor(parts))

@@ -37,6 +37,7 @@ from agentkit.experiment.multi_agent.batched_loop import BatchedMultiAgentLoop
 from agentkit.experiment.multi_agent.self_play import SelfPlayLoop
 from agentkit.experiment.policies.agent_parts import AgentParts
 from agentkit.experiment.policies.make_actor import AnyActor, AnyLoop, make_actor, make_adder, make_loop
+from agentkit.experiment.policies.own_actor import OwnActor
 from agentkit.experiment.runs.logs import make_logger
 from agentkit.multi_agent_loop import MultiAgentLoop
 from agentkit.replay import Replay, Table
@@ -91,13 +92,17 @@ def actor_node(
             actor = make_actor(environment, policy, jax.random.PRNGKey(seed), client, adder, index)
         counter = Counter()
         loop = make_loop(environment, actor, counter, log, experiment.on_nan, hooks.observers())
+        updates = [actor.update] if isinstance(actor, OwnActor) else []  # Agentkit's own is the client's.
         client.update(wait=True)
+        for update in updates:
+            update(wait=True)
         hooks.watch(count_updates=lambda: client.version)
         hooks.emit("on_start", environment)
         context.ready()
         close_on_stop(context, closes)
         try:
-            act(context, loop, [client], servers, StepGoal(context, index.num_actors), lambda: _count(loop, counter))
+            goal = StepGoal(context, index.num_actors)
+            act(context, loop, [client], servers, goal, lambda: _count(loop, counter), updates)
             actor.close()
         except (ReplayClosedError, InferenceClosedError):
             if not context.should_stop:
@@ -144,12 +149,12 @@ def open_log(
 def act(
     context: NodeContext, loop: AnyLoop | MultiAgentLoop | BatchedMultiAgentLoop | SelfPlayLoop | RemoteLoop,
     clients: Sequence[VariableClient | RemoteActor], servers: Sequence[tuple[Mapping[str, Any], Any]], goal: StepGoal,
-    count: Callable[[], dict[str, int]],
+    count: Callable[[], dict[str, int]], updates: Sequence[Callable[[], None]] = (),
 ) -> None:  # fmt: skip
     """Steps until told to stop, and no more once all actors have taken enough together.
 
     `clients` keep the parameters fresh, of each policy; `servers` are the replay nodes' endpoints, with the clients
-    that write there. `count` returns what to count.
+    that write there. `count` returns what to count. `updates` are those of a user's own actors.
     """
     priorities = [(LargestPriorities(context.store, endpoint), server) for endpoint, server in servers]
     start, keep_alive_at, shown = time.monotonic(), 0.0, 0.0
@@ -159,6 +164,8 @@ def act(
             context.wait(STATUS_SECONDS)  # For the word to stop, which the replay node gives.
             continue
         loop.step()
+        for update in updates:
+            update()
         for client in clients:
             client.update()
         context.heartbeat(**count())
