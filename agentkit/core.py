@@ -80,8 +80,9 @@ class Actor(abc.ABC):
     For one environment every argument is unbatched. An actor of a batch of N environments takes and
     returns leaves ``[N, ...]``, and time steps whose every field is ``[N]``.
 
-    An actor that is also `Saveable` goes on in a resumed run as what it was; one that is not is made anew. One that has
-    a ``close()`` is told when the run ends. Its adder is saved and closed for it.
+    An actor that is also `Saveable` goes on in a resumed run of one process as what it was; one that is not is made
+    anew, and so is each of a launched program: where exploration goes on, `ActorParts.num_steps` says. One that has a
+    ``close()`` is told when the run ends. Its adder is saved and closed for it.
     """
 
     @abc.abstractmethod
@@ -115,6 +116,8 @@ class ActorParts(NamedTuple):
         make_policy_actor: makes the actor of the agent's own policy, with these parts; None where it has no policy.
         actor_id: which one it is of the actors that explore together, from 0.
         num_actors: how many those are.
+        num_steps: that its environments have taken together before it was made, where its exploration goes on: of a
+            run that is resumed, or an actor that is started again.
     """
 
     environment_spec: EnvironmentSpec
@@ -127,6 +130,7 @@ class ActorParts(NamedTuple):
     make_policy_actor: Callable[[], Actor] | None = None
     actor_id: int = 0
     num_actors: int = 1
+    num_steps: int = 0
 
 
 class Adder(abc.ABC):

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from agentkit import envs, losses, networks, specs
-from agentkit.actors import PolicyActor, stateless_policy
+from agentkit.actors import ActorIndex, PolicyActor, stateless_policy
 from agentkit.adders import NStepAdder, NullAdder
 from agentkit.core import ActorParts, BatchPlan, LearnerParts
 from agentkit.datasets import ReplayDataset
@@ -62,7 +62,8 @@ def make_actor(parts):
     """Acts, to explore or to be judged by."""
     explore, greedy, _ = make_mathematics(parts.environment_spec)
     policy = greedy if parts.evaluation else explore
-    return PolicyActor(policy, jax.random.PRNGKey(parts.seed), parts.variables, parts.adder)
+    index = ActorIndex(parts.actor_id, parts.num_actors, parts.num_steps)
+    return PolicyActor(policy, jax.random.PRNGKey(parts.seed), parts.variables, parts.adder, index)
 
 
 def make_learner(parts):

@@ -201,18 +201,22 @@ def test_a_launched_actor_is_told_to_update_at_first_and_after_each_step(tmp_pat
 def test_an_actor_knows_which_one_it_is_of_those_that_explore_together() -> None:
     environment, made = Catch(seed=0), []
     agent = dataclasses.replace(make_agent(), make_actor=lambda parts: made.append(parts) or QActor(parts))
-    for index in (ActorIndex(), ActorIndex(2, 4)):
+    for index in (ActorIndex(), ActorIndex(2, 4, 70)):
         make_actor(environment, OwnActing(agent, None, False), np.zeros(2, np.uint32), None, actor_index=index)  # type: ignore[arg-type]
-    assert [(parts.actor_id, parts.num_actors) for parts in made] == [(0, 1), (2, 4)]
+    assert [(parts.actor_id, parts.num_actors, parts.num_steps) for parts in made] == [(0, 1, 0), (2, 4, 70)]
 
 
 def test_actor_and_learner_are_closed_and_an_actor_without_a_state_is_made_anew(tmp_path: Any) -> None:
     CLOSED.clear()
     agentkit.run(plan(SAVED, 150, tmp_path / "run"))
     assert sorted(CLOSED) == ["actor", "learner"]
-    bare = make_agent()
+    bare, made = make_agent(), []
     agentkit.run(plan(bare, 150, tmp_path / "bare"))
     assert agentkit.resume(tmp_path / "bare", num_steps=200).steps == 200
+    closure = dataclasses.replace(bare, make_actor=lambda parts: made.append(parts.num_steps) or QActor(parts))
+    agentkit.run(plan(closure, 150, tmp_path / "counted"))
+    agentkit.run(plan(closure, 200, tmp_path / "counted"), resume=True)
+    assert made[0] == 0 and made[-1] == 150, "there its exploration goes on"
 
 
 def test_a_run_is_not_gone_on_with_by_other_boxes(tmp_path: Any) -> None:

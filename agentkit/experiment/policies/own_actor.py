@@ -86,6 +86,7 @@ class OwnActing:
                 stock,
                 actor_index.actor_id,
                 actor_index.num_actors,
+                actor_index.num_steps,
             )
         )
         check_methods("make_actor", "core.Actor", actor, _METHODS)

@@ -93,7 +93,7 @@ def as_of_one_process(
     """
     directory = hooks.run.run_directory
     if found is None or directory is None or not found.state.get("launched"):
-        return found, Start(seed, 0)
+        return found, Start(seed, 0 if found is None else steps_explored(found.state, found.step))
     of_several = "policies" in found.state.get("experiment", {})
     contents = found if of_several else newest_contents(directory, "replay")
     if contents is None:
