@@ -15,6 +15,7 @@ import dm_env
 import jax
 import numpy as np
 import pytest
+import tree
 
 import agentkit
 from agentkit import adders, checkpoint, core, experiment
@@ -243,6 +244,74 @@ def test_a_policys_actor_may_be_wrapped_and_the_best_of_an_own_learner_is_kept(t
     best = agentkit.callbacks.keep_best(min_episodes=1)
     agentkit.run(plan(SAVED, 300, tmp_path / "best", evaluation_period=150, evaluation_episodes=1), callbacks=[best])
     assert agentkit.load(tmp_path / "best", checkpoint="best").arrays.shape == (225, 3)
+
+
+class Asking(core.Actor):
+    """Asks the actor of the agent's own policy, and is saved as that one is."""
+
+    def __init__(self, parts: core.ActorParts):
+        assert parts.make_policy_actor is not None
+        self.inner: Any = parts.make_policy_actor()
+        self.select_action, self.observe_first = self.inner.select_action, self.inner.observe_first
+        self.observe, self.update = self.inner.observe, self.inner.update
+        self.save, self.restore = self.inner.save, self.inner.restore
+
+    select_action = observe_first = observe = update = None  # type: ignore[assignment]
+
+
+class AskingByHand(Asking):
+    """Makes that actor itself."""
+
+    def __init__(self, parts: core.ActorParts):
+        policy = stateless_policy(lambda params, key, observation: np.int32(1))
+        made = PolicyActor(policy, jax.random.PRNGKey(0), parts.variables, parts.adder)
+        super().__init__(parts._replace(make_policy_actor=lambda: made))
+
+
+class Unseeded:
+    """Catch without `reseed`: its unfinished episodes are dropped where a run is resumed."""
+
+    def __init__(self, seed: int):
+        self.inner = Catch(seed=seed)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("reseed", "save", "restore") or name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+
+@pytest.mark.parametrize(
+    ("replay", "actor"),
+    [
+        ("in_process", Asking),
+        ("in_process", AskingByHand),
+        pytest.param("reverb", Asking, marks=pytest.mark.reverb),
+    ],
+)
+def test_one_that_asks_the_policys_actor_is_resumed_where_an_episode_is_dropped(
+    replay: str, actor: Any, tmp_path: Any
+) -> None:
+    config = dqn.Config(hidden_sizes=(4,), batch_size=4, min_replay_size=1_000)
+    agent = dataclasses.replace(dqn.make_agent(config), make_actor=actor)
+    planned = dataclasses.replace(plan(agent, 104, tmp_path / "run", replay=replay), environment=Unseeded)
+    agentkit.run(planned)
+    again = dataclasses.replace(planned, num_steps=120)
+    assert agentkit.run(again, resume=True).steps == 120
+
+
+@pytest.mark.full
+def test_an_actor_of_the_policy_is_resumed_to_the_bit_inside_of_ones_own(tmp_path: Any) -> None:
+    """In mid-episode its adder is saved once, by whom it is returned to or by itself."""
+    agent, halves = AGENTS["another agent's policy"], []
+    for name, make in (("stock", None), ("bare", shield), ("asking", Asking)):
+        planned = plan(dataclasses.replace(agent, make_actor=make), 32, tmp_path / name)
+        agentkit.run(planned)
+        agentkit.run(dataclasses.replace(planned, num_steps=60), resume=True)
+        found = checkpoint.read_latest(tmp_path / name / "checkpoints")
+        assert found is not None
+        halves.append(found.state["learner"]["state"])
+    for other in halves[1:]:
+        tree.map_structure(np.testing.assert_array_equal, dict(other), dict(halves[0]))
 
 
 @pytest.mark.full

@@ -11,6 +11,7 @@ import numpy as np
 
 from agentkit.actors import ActorIndex, PolicyActor
 from agentkit.actors.policy import Policy, first_state
+from agentkit.core import Adder
 from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment.policies.own_actor import OwnActing
 from agentkit.specs import EnvironmentSpec
@@ -138,8 +139,8 @@ class ActsByActor:
         store.publish(0, {"policy": params})
         client, index, self.key = VariableClient(store), ActorIndex(num_steps=num_steps), jax.random.PRNGKey(seed)
 
-        def make_policy_actor(policy: Policy) -> PolicyActor:
-            return PolicyActor(policy, self.key, client, actor_index=index)
+        def make_policy_actor(policy: Policy, adder: Adder | None) -> PolicyActor:
+            return PolicyActor(policy, self.key, client, adder, index)
 
         self._actor = acting.make(
             environment_spec, self.key, client, make_policy_actor=make_policy_actor, actor_index=index

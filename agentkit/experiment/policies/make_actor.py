@@ -116,8 +116,8 @@ def make_actor(
     if isinstance(policy, OwnActing):
         assert not isinstance(adder, list), "check_own_boxes has refused it"
 
-        def make_policy_actor(stock: Policy) -> Any:
-            return make_actor(environment, stock, key, client, adder, actor_index)
+        def make_policy_actor(stock: Policy, lent: Adder | None) -> Any:
+            return make_actor(environment, stock, key, client, lent, actor_index)
 
         return policy.make(
             make_environment_spec(environment), key, client, adder,

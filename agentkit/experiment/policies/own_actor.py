@@ -47,7 +47,7 @@ class OwnActing:
         *,
         num_envs: int | None = None,
         environment: Any = None,
-        make_policy_actor: Callable[[Any], Actor],
+        make_policy_actor: Callable[[Any, Adder | None], Actor],
         actor_index: ActorIndex = ALONE,
     ) -> PolicyActor | BatchedPolicyActor | OwnActor:
         """Makes the user's actor; one of agentkit's own needs nothing around it.
@@ -59,7 +59,7 @@ class OwnActing:
             adder: see there.
             num_envs: see there.
             environment: see there.
-            make_policy_actor: from the agent's policy to its actor.
+            make_policy_actor: from the agent's policy, and the adder to record by, to its actor.
             actor_index: which one it is of the actors that explore together.
 
         Raises:
@@ -67,12 +67,12 @@ class OwnActing:
         """
         agent = self.agent
         assert agent.make_actor is not None, "find_policy has seen it"
-        stock = None
+        stock, lent = None, None if adder is None else LentAdder(adder)
         if agent.make_policy is not no_policy:
             policy = agent.make_policy(self.networks, self.evaluation)
 
             def stock() -> Actor:
-                return make_policy_actor(policy)
+                return make_policy_actor(policy, lent)
 
         actor = agent.make_actor(
             ActorParts(
@@ -91,6 +91,8 @@ class OwnActing:
         )
         check_methods("make_actor", "core.Actor", actor, _METHODS)
         if not isinstance(actor, PolicyActor | BatchedPolicyActor):
+            if lent is not None:
+                lent.is_saved_elsewhere = True
             return OwnActor(actor, adder, environment_spec.actions, num_envs)
         if isinstance(actor, BatchedPolicyActor) is (num_envs is None):
             right = "PolicyActor" if num_envs is None else "BatchedPolicyActor(..., num_envs=parts.num_envs)"
@@ -162,6 +164,45 @@ def _is_numbers(value: Any, shape: tuple[int, ...]) -> bool:
 
 
 @final
+class LentAdder(Adder):
+    """Records by an adder that is another's: where that one saves it, who records by it does not do so again.
+
+    Attributes:
+        is_saved_elsewhere: whether that is so. Of an unfinished episode that is dropped, nothing is kept then.
+    """
+
+    def __init__(self, adder: Adder):
+        """Takes the adder."""
+        self._adder: Any = adder
+        self.is_saved_elsewhere = False
+
+    def add_first(self, timestep: dm_env.TimeStep) -> None:
+        """See `core.Adder`."""
+        self._adder.add_first(timestep)
+
+    def add(self, action: Nest, next_timestep: dm_env.TimeStep, extras: Nest = ()) -> None:
+        """See `core.Adder`."""
+        self._adder.add(action, next_timestep, extras)
+
+    def reset(self) -> None:
+        """See `core.Adder`."""
+        self._adder.reset()
+
+    def save(self) -> dict[str, Any]:
+        """Returns the adder's state, or nothing."""
+        return {} if self.is_saved_elsewhere else self._adder.save()
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Restores it, or nothing."""
+        if not self.is_saved_elsewhere:
+            self._adder.restore(state)
+
+    def close(self) -> None:
+        """Closes the adder."""
+        self._adder.close()
+
+
+@final
 class OwnActor:
     """Has what a run asks of an actor beside the methods of `core.Actor`, which are the user's actor's own."""
 
@@ -216,6 +257,8 @@ class OwnActor:
             adder.restore(state["adder"])
         if isinstance(self._actor, Saveable):
             restore_own("actor", self._actor, state["own"])
+        if adder is not None and state["adder"] is None:  # A new episode begins, whatever the actor's own parts held.
+            adder.reset()
 
     def close(self) -> None:
         """Closes the actor, if it can be, and its adder."""
