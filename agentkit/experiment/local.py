@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import pathlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, final
 
 import jax
@@ -322,17 +322,20 @@ def _build(
     store, counter = VariableStore(), Counter()
     client = VariableClient(store)
     adder, index = make_adder(environment, spec, [(agent, replay)]), ActorIndex(num_steps=explored)
-    actor = make_actor(environment, policy, actor_key, client, adder, index)
-    stack.enter_context(contextlib.closing(actor))
+    acts_in = environment
     if profile is not None:  # The one place that knows of timers: without a profile, nothing asks at a step for one.
-        environment, actor, replay, dataset, logs = profile.time_parts(environment, actor, replay, dataset, logs)
-    loop = make_loop(environment, actor, counter, logs.write_episode, experiment.on_nan, hooks.observers())
+        environment, replay, dataset, logs = profile.time_parts(environment, replay, dataset, logs)
     publisher: Publisher = store if devices is None else FirstDevicePublisher(store)
-    learner = make_learner(
+    learner = make_learner(  # Before the actor: one of a user's own may read parameters where it is made.
         parts, dataset, learner_key, devices=devices, on_nan=experiment.on_nan, training=initial.training,
-        callbacks=_make_callbacks(experiment, publisher, replay, loop, logs, hooks),
+        callbacks=_make_callbacks(experiment, publisher, replay, lambda: loop.num_steps, logs, hooks),
     )  # fmt: skip
     stack.enter_context(contextlib.closing(learner))
+    actor = make_actor(acts_in, policy, actor_key, client, adder, index)
+    stack.enter_context(contextlib.closing(actor))
+    if profile is not None:
+        actor = profile.time_actor(actor, acts_in)
+    loop = make_loop(environment, actor, counter, logs.write_episode, experiment.on_nan, hooks.observers())
     if profile is not None:
         learner = profile.time_learner(learner, loop)
     evaluator, films = open_evaluations(experiment, parts.networks, store, watch, hooks.evaluation_observers(), stack)
@@ -391,7 +394,7 @@ def _make_callbacks(
     experiment: ExperimentConfig,
     publisher: Publisher,
     replay: Replay,
-    loop: AnyLoop,
+    count_steps: Callable[[], int],
     logs: RunLogs,
     hooks: Hooks,
 ) -> LearnerCallbacks:
@@ -404,9 +407,9 @@ def _make_callbacks(
     return LearnerCallbacks(
         publisher=publisher,
         write_priorities=None if plan.num_prior else write_priorities,
-        log=lambda row: hooks.log_learner(logs.learner, learner_row(row, loop.num_steps, replay.info(table))),
+        log=lambda row: hooks.log_learner(logs.learner, learner_row(row, count_steps(), replay.info(table))),
         log_seconds=experiment.log_seconds,
-        count_steps=lambda: loop.num_steps,
+        count_steps=count_steps,
     )
 
 

@@ -170,6 +170,20 @@ def test_a_resumed_run_is_the_same_to_the_bit(kind: str, num_envs: int | None, t
     np.testing.assert_array_equal(learned(tmp_path / "halves"), learned(tmp_path / "whole"))
 
 
+class Impatient(QActor):
+    """Reads the parameters where it is made."""
+
+    def __init__(self, parts: core.ActorParts):
+        super().__init__(parts)
+        assert parts.variables.params.shape == (225, 3)
+
+
+def test_an_actor_may_read_parameters_where_it_is_made() -> None:
+    agent = dataclasses.replace(make_agent(), make_actor=Impatient)
+    for profile in (None, experiment.Profile()):
+        assert agentkit.run(plan(agent, 60), profile=profile).steps == 60
+
+
 class UpdatedActor(QActor):
     """Acts by a table that it takes in `update` alone, as one whose parameters are not on the host has to."""
 

@@ -204,22 +204,15 @@ class Profile:
         self._timer = Timer()
         _listen(self)
 
-    def time_parts(self, environment: Any, actor: Any, replay: Any, dataset: Any, logs: Any) -> tuple[Any, ...]:
+    def time_parts(self, environment: Any, replay: Any, dataset: Any, logs: Any) -> tuple[Any, ...]:
         """Returns the parts of a run in the order given, each with timed calls."""
         timer = self._started()
         timed, uncounted = timer.timed, functools.partial(timer.timed, counted=False)
-        advance = "step" if num_ready(environment) is None else "recv"
+        advance = _advance(environment)
         timed_environment = StandIn(
             environment,
             reset=uncounted(environment.reset, "environment"),
             **{advance: timed(getattr(environment, advance), "environment")},
-        )
-        timed_actor = StandIn(
-            actor,
-            select_action=timed(actor.select_action, "acting"),
-            update=uncounted(actor.update, "acting"),
-            observe=timed(actor.observe, "adding"),  # Actors leave it to their adders.
-            **({"observe_first": uncounted(actor.observe_first, "adding")} if advance == "step" else {}),
         )
         timed_replay = StandIn(
             replay,
@@ -232,7 +225,19 @@ class Profile:
             learner=StandIn(logs.learner, write=timed(logs.learner.write, "logging")),
             **{name: timed(getattr(logs, name), "logging") for name in ("write_episode", "show_progress", "message")},
         )
-        return timed_environment, timed_actor, timed_replay, TimedDataset(dataset, timer), timed_logs
+        return timed_environment, timed_replay, TimedDataset(dataset, timer), timed_logs
+
+    def time_actor(self, actor: Any, environment: Any) -> Any:
+        """Returns the actor, which acts in this environment, with timed calls."""
+        timer = self._started()
+        timed, uncounted = timer.timed, functools.partial(timer.timed, counted=False)
+        return StandIn(
+            actor,
+            select_action=timed(actor.select_action, "acting"),
+            update=uncounted(actor.update, "acting"),
+            observe=timed(actor.observe, "adding"),  # Actors leave it to their adders.
+            **({"observe_first": uncounted(actor.observe_first, "adding")} if _advance(environment) == "step" else {}),
+        )
 
     def time_learner(self, learner: Any, loop: Any) -> Any:
         """Returns the learner, timed and waited for at each step; a trace is as long as the loop's steps say."""
@@ -324,6 +329,11 @@ class Profile:
             per_call = 1e6 * spent / times if times else 0.0
             rows.append(Row(part, times, spent, per_call, per_step, stepwise / total if total else 0.0))
         return rows
+
+
+def _advance(environment: Any) -> str:
+    """Returns the name of the method that takes an environment on."""
+    return "step" if num_ready(environment) is None else "recv"
 
 
 _watched: list[Profile] = []  # The profile whose run is going on, if any.
