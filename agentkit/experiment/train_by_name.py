@@ -102,11 +102,11 @@ def train(
 
 
 def _keeping_best(experiment: ExperimentConfig) -> ExperimentConfig:
-    """Returns the experiment with `callbacks.keep_best`, if it is evaluated and has none yet."""
+    """Returns the experiment with `callbacks.keep_best` behind its own, if it is evaluated and has none yet."""
     own = experiment.callbacks
     if experiment.evaluation_period == 0 or any(isinstance(callback, KeepBest) for callback in own):
         return experiment
-    return dataclasses.replace(experiment, callbacks=(keep_best(), *own))
+    return dataclasses.replace(experiment, callbacks=(*own, keep_best()))
 
 
 def plan(

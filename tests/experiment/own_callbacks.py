@@ -37,6 +37,14 @@ def grow(steps: int, environment: Any) -> int:
 
 
 @dataclasses.dataclass
+class Margin(Callback):
+    """Adds a column to evaluations."""
+
+    def on_evaluation(self, run, record):
+        record["margin"] = record["episode_return"] + 2.0
+
+
+@dataclasses.dataclass
 class Count(Callback):
     """Counts events, and sums returns: both are its state."""
 

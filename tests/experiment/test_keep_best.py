@@ -11,12 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+import agentkit
 from agentkit import checkpoint
 from agentkit.callbacks import RunView, keep_best, read_best
 from agentkit.callbacks.base import Episode
 from agentkit.callbacks.best import KeepBest, Rank
+from agentkit.cli import main
 from agentkit.errors import CheckpointError, ConfigError, UnknownNameError
+from agentkit.experiment import read_record
+from agentkit.experiment.config import callback_record
 from tests.experiment.best_writer import Experiment, policy_of
+from tests.experiment.own_callbacks import Margin
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -190,3 +195,15 @@ def test_the_score_may_be_another_one(tmp_path: pathlib.Path) -> None:
         with pytest.raises(ConfigError, match="keep_best: expected"):
             keep_best(**bad)  # type: ignore[arg-type]
     assert Rank(True, -1.0) > Rank(False, 5.0) > Rank(False, 4.0)
+
+
+def test_it_comes_after_those_that_add_what_it_judges_by(tmp_path: pathlib.Path) -> None:
+    """In a run by name, and in one that is resumed by a command which gives a score."""
+    settings: Any = {"hidden_sizes": (4,), "evaluation_period": 10, "evaluation_episodes": 1}
+    agentkit.train("dqn", "agentkit:catch", 10, run_directory=tmp_path / "run", callbacks=[Margin()], **settings)
+    found = callback_record.rebuild(read_record(tmp_path / "run"), tmp_path / "run", ("tests",))
+    assert [type(callback) for callback in found] == [Margin, KeepBest]
+    words = ["train", "--resume", str(tmp_path / "run"), "--steps", "20", "--best-score", "margin", "--import", "tests"]
+    assert main(words) == 0
+    best = read_best(tmp_path / "run")
+    assert best is not None and best.state["best"]["score_name"] == "margin" and best.state["best"]["score"] >= 1.0
