@@ -177,6 +177,12 @@ def changes_sides(discounts: Nest) -> bool:
     return any(np.any(np.equal(getattr(leaf, "minimum", 0.0), -1.0)) for leaf in tree.flatten(discounts))
 
 
+def find_action_mask(observation: Nest) -> Any:
+    """Returns the `ACTION_MASK` of an observation, or of its specs, however deep in it that is; None for none."""
+    leaves = tree.flatten_with_path(observation)
+    return next((leaf for path, leaf in leaves if path and path[-1] == ACTION_MASK), None)
+
+
 def zeros(spec: Nest) -> Nest:
     """Returns a nest of zero arrays of `spec`'s shapes and dtypes."""
     return tree.map_structure(lambda s: np.zeros(s.shape, s.dtype), spec)

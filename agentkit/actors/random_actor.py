@@ -66,7 +66,7 @@ def sample_action(spec: Nest, rng: np.random.Generator) -> Nest:
 
 def sample_legal_action(spec: Nest, observation: Nest, rng: np.random.Generator) -> Nest:
     """Draws a uniformly random action of `spec` among those that the observation's `action_mask`, if any, allows."""
-    mask = observation.get(specs.ACTION_MASK) if isinstance(observation, dict) else None
+    mask = specs.find_action_mask(observation)
     if mask is None:
         return sample_action(spec, rng)
     return np.asarray(rng.choice(np.flatnonzero(mask)), spec.dtype)

@@ -121,8 +121,8 @@ class MultiAgentEnvironmentContract(abc.ABC):
             assert timestep.last() and not any(np.any(leaf) for leaf in tree.flatten(timestep.discount))
             return
         specs.validate(timestep.observation, spec.observations, "observation")
-        if isinstance(timestep.observation, dict) and not timestep.last():
-            assert np.any(timestep.observation.get(specs.ACTION_MASK, True)), "a mask that allows nothing"
+        mask = specs.find_action_mask(timestep.observation)
+        assert mask is None or timestep.last() or np.any(mask), "a mask that allows nothing"
 
     def test_an_early_reset_begins_an_episode(self) -> None:
         """Checks that `reset` in mid-episode gives FIRST to those that act."""

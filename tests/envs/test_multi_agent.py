@@ -44,6 +44,39 @@ class TestComeAndGo(MultiAgentEnvironmentContract):
         return ResumableMultiAgentEnvironment(ComeAndGo(), seed=3)
 
 
+class Deep(TicTacToe):
+    """Shows its board, and the mask with it, one level further down."""
+
+    def __init__(self):
+        super().__init__()
+        self._specs = {i: spec._replace(observations={"board": spec.observations}) for i, spec in self._specs.items()}
+
+    def _observe(self, agent_id):
+        return {"board": super()._observe(agent_id)}
+
+
+class TestAMaskBelowTheTop(MultiAgentEnvironmentContract):
+    def make_environment(self):
+        return ResumableMultiAgentEnvironment(Deep(), seed=3)
+
+
+def test_the_contract_finds_a_mask_below_the_top():
+    class Bad(TestTicTacToe):
+        def make_environment(self):
+            return EmptiedBelow()
+
+    with pytest.raises(AssertionError, match="a mask that allows nothing"):
+        Bad().test_every_step_follows_from_the_last()
+
+
+class EmptiedBelow(Deep):
+    """Allows nothing."""
+
+    def _observe(self, agent_id):
+        board = super()._observe(agent_id)["board"]
+        return {"board": {**board, ACTION_MASK: np.zeros_like(board[ACTION_MASK])}}
+
+
 @pytest.mark.parametrize("rule", ["no LAST", "no FIRST", "a reward on FIRST", "a mask of nothing"])
 def test_the_contract_refuses_an_environment_that_breaks_a_rule(rule):
     class Bad(TestTicTacToe):

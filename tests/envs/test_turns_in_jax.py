@@ -131,6 +131,31 @@ def test_what_an_agent_may_not_do_is_refused_and_changes_nothing():
     assert list(environment.step({"first": np.int32(3)})) == ["second"]
 
 
+class Deep(ConnectFour):
+    """Shows its board, and the mask with it, one level further down."""
+
+    def observation_spec(self):
+        return {player: {"board": spec} for player, spec in super().observation_spec().items()}
+
+    def reset(self, key):
+        return self._below(*super().reset(key))
+
+    def step(self, state, action, key):
+        return self._below(*super().step(state, action, key))
+
+    def _below(self, state, timestep):
+        return state, timestep._replace(observation={i: {"board": seen} for i, seen in timestep.observation.items()})
+
+
+def test_a_mask_below_the_top_is_one():
+    environment = envs.make_multi_agent(Deep(), raw=True)
+    environment.reset()
+    for number in range(6):
+        environment.step({("first", "second")[number % 2]: np.int32(2)})
+    with pytest.raises(SpecError, match="'first' took action 2, which is not allowed"):
+        environment.step({"first": np.int32(2)})
+
+
 def test_agents_in_turns_are_no_team():
     with pytest.raises(SpecError, match="those of ConnectFour act in turns"):
         JaxTeam(ConnectFour())

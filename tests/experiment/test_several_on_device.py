@@ -252,8 +252,9 @@ def test_chance_draws_among_what_is_allowed_and_within_the_bounds():
     keys = jax.random.split(jax.random.PRNGKey(0), 400)
     masked = random_policy(specs.DiscreteArray(4, dtype=np.int32))
     mask = {"observation": jnp.zeros(1), specs.ACTION_MASK: jnp.array([True, False, True, False])}
-    drawn = jax.vmap(lambda key: masked.act((), key, mask, ())[0])(keys)
-    np.testing.assert_array_equal(np.unique(drawn), [0, 2])
+    for seen in (mask, {"board": mask, "clock": jnp.zeros(1)}):
+        drawn = jax.vmap(lambda key, seen=seen: masked.act((), key, seen, ())[0])(keys)
+        np.testing.assert_array_equal(np.unique(drawn), [0, 2])
     free = random_policy({"a": specs.BoundedArray((2,), np.float32, -1.0, 3.0), "b": specs.DiscreteArray(3)})
     drawn = jax.vmap(lambda key: free.act((), key, jnp.zeros(1), ())[0])(keys)
     assert -1 <= drawn["a"].min() < -0.9 and 2.9 < drawn["a"].max() <= 3

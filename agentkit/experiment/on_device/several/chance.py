@@ -22,7 +22,7 @@ def random_policy(spec: Nest) -> Policy:
 
     def act(params: Params, key: Array, observation: Nest) -> Nest:
         del params
-        mask = observation.get(specs.ACTION_MASK) if isinstance(observation, dict) else None
+        mask = specs.find_action_mask(observation)
         if mask is not None:
             return jax.random.categorical(key, jnp.where(jnp.asarray(mask, bool), 0.0, -jnp.inf)).astype(spec.dtype)
         leaves, structure = jax.tree.flatten(spec)
