@@ -22,6 +22,7 @@ import tree
 
 from agentkit import nests, specs
 from agentkit.actors.random_actor import sample_action
+from agentkit.envs.step_check import StepCheck
 from agentkit.types import Nest
 
 _PLAIN = (np.ndarray, np.generic, int, float, str, bool, type(None))
@@ -190,20 +191,15 @@ class EnvironmentContract(_Contract):
             environment.close()
 
     def check_timestep(self, environment: Any, timestep: dm_env.TimeStep) -> None:
-        """Asserts that a time step is one that dm_env allows and the specs promise."""
+        """Asserts that a time step is one that dm_env allows and the specs promise, with numbers that a run takes."""
         assert isinstance(timestep.step_type, dm_env.StepType)
-        _check_leaves(environment.observation_spec(), timestep.observation, "observation")
+        specs.validate(timestep.observation, environment.observation_spec(), "observation")
         if timestep.first():
             assert timestep.reward is None and timestep.discount is None
-            return
-        _check_leaves(environment.reward_spec(), timestep.reward, "reward")
-        _check_leaves(environment.discount_spec(), timestep.discount, "discount")
-        assert all(np.isfinite(leaf).all() for leaf in tree.flatten(timestep.reward))
-        least = -1 if specs.changes_sides(environment.discount_spec()) else 0
-        assert all(
-            (np.asarray(leaf) >= least).all() and (np.asarray(leaf) <= 1).all()
-            for leaf in tree.flatten(timestep.discount)
-        )
+        else:
+            specs.validate(timestep.reward, environment.reward_spec(), "reward")
+            specs.validate(timestep.discount, environment.discount_spec(), "discount")
+        StepCheck(specs.make_environment_spec(environment))(timestep)
 
 
 class BatchedEnvironmentContract(_Contract):
@@ -239,7 +235,7 @@ class BatchedEnvironmentContract(_Contract):
             environment.close()
 
     def check_timestep(self, environment: Any, timestep: dm_env.TimeStep) -> None:
-        """Asserts shapes ``[N, ...]``, dtypes, and reward 0 and discount 1 on first steps."""
+        """Asserts shapes ``[N, ...]``, dtypes, numbers that a run takes, and reward 0 and discount 1 on first steps."""
         num_envs = environment.num_envs
         assert isinstance(timestep.step_type, np.ndarray)
         assert timestep.step_type.shape == (num_envs,) and timestep.step_type.dtype == np.int32
@@ -251,15 +247,8 @@ class BatchedEnvironmentContract(_Contract):
                 (environment.discount_spec(), timestep.discount, "discount"),
             ):
                 assert all(leaf.shape[0] == num_envs for leaf in tree.flatten(value)), name
-                _check_leaves(spec, tree.map_structure(lambda leaf, i=i: leaf[i], value), name)
+                specs.validate(tree.map_structure(lambda leaf, i=i: leaf[i], value), spec, name)
             if first[i]:
                 assert all((leaf[i] == 0).all() for leaf in tree.flatten(timestep.reward))
                 assert all((leaf[i] == 1).all() for leaf in tree.flatten(timestep.discount))
-
-
-def _check_leaves(spec: Nest, value: Nest, name: str) -> None:
-    """`specs.validate`, except that a Python float is as good as a float64."""
-    specs.validate(value, spec, name)
-    for leaf_spec, leaf in zip(tree.flatten(spec), tree.flatten(value), strict=True):
-        if isinstance(leaf_spec, specs.DiscreteArray):
-            assert 0 <= int(leaf) < leaf_spec.num_values, f"{name}: {leaf}"
+        StepCheck(specs.make_environment_spec(environment), num_envs)(timestep)

@@ -10,6 +10,7 @@ from agentkit.errors import NonFiniteError, SpecError
 from agentkit.experiment import ExperimentConfig, run
 from agentkit.experiment.checks.agent_fits import check_fit
 from agentkit.experiment.policies.make_actor import make_loop
+from agentkit.testing.environment import BatchedEnvironmentContract, EnvironmentContract
 from tests.envs import odd
 
 
@@ -52,6 +53,42 @@ def test_the_plain_one_is_taken(num_envs):
     environment = odd.Plain() if num_envs is None else BatchedEnvironment([odd.Plain() for _ in range(num_envs)])
     actor = Idle(np.int32(0) if num_envs is None else np.zeros(num_envs, np.int32))
     assert make_loop(environment, actor).run(num_steps=50)[0]["episode_return"] == 3.5
+
+
+class Choosing(odd.Plain):
+    """Observes three choices of four, which are out of their range at the odd step."""
+
+    observation = specs.BoundedArray((3,), np.int32, 0, 3)
+
+    def observe(self):
+        return np.array([9, 0, -4] if self.is_odd else [3, 0, 1], np.int32)
+
+
+BAD_NUMBERS = {
+    name: odd.BAD_STEPS[name]
+    for name in ("NaN", "infinity", "a reward of NaN", "an infinite reward", "a discount of 2", "a discount of NaN")
+} | {"choices out of their range": (Choosing, "expected int32.* found int32 9")}
+
+
+@pytest.mark.parametrize("name", BAD_NUMBERS)
+def test_contracts_refuse_the_numbers_that_a_run_refuses(name):
+    cls, message = BAD_NUMBERS[name]
+
+    class Precise(cls):
+        reward = discount = specs.Array((), np.float64)  # As dm_env's own time steps are.
+
+    class Single(EnvironmentContract):
+        def make_environment(self):
+            return Precise()
+
+    class Batched(BatchedEnvironmentContract):
+        def make_environment(self):
+            return BatchedEnvironment([Precise(), Precise()])
+
+    with pytest.raises((SpecError, NonFiniteError), match=message):
+        Single().test_every_step_fits_its_spec_and_follows_from_the_last()
+    with pytest.raises((SpecError, NonFiniteError), match=message):
+        Batched().test_elements_are_reset_after_their_last_step_only()
 
 
 @pytest.mark.parametrize("agent", ["dqn", "ppo", "r2d2"])

@@ -108,6 +108,27 @@ class Breaking(TicTacToe):
         return given
 
 
+def test_the_contract_refuses_a_choice_out_of_its_range():
+    class Bad(MultiAgentEnvironmentContract):
+        def make_environment(self):
+            return Choosing("climbing")
+
+    with pytest.raises(SpecError, match=r"expected int32.* found int32 77"):
+        Bad().test_every_step_follows_from_the_last()
+
+
+class Choosing(MatrixGame):
+    """Observes one choice of three, and says that it is the 78th."""
+
+    def __init__(self, game):
+        super().__init__(game)
+        seen = DiscreteArray(3, np.int32)
+        self._specs = {agent_id: spec._replace(observations=seen) for agent_id, spec in self._specs.items()}
+
+    def _observe(self, agent_id):
+        return np.array(77, np.int32)
+
+
 class TestOneAgent(MultiAgentEnvironmentContract):
     def make_environment(self):
         return envs.make_multi_agent(envs.make("agentkit:catch", seed=3))
