@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import dm_env
@@ -20,12 +20,15 @@ class KilledError(Exception):
 
 
 class Watched:
-    """Notes the actions that an environment gets, and dies at action number `die_at`."""
+    """Notes the actions that an environment gets, and dies at action number `die_at`.
 
-    def __init__(self, environment: Any, actions: list[Any], die_at: float):
+    After each number of actions in `mid_at` an episode must go on.
+    """
+
+    def __init__(self, environment: Any, actions: list[Any], die_at: float, mid_at: Sequence[int] = ()):
         self._environment = environment
         self._actions = actions
-        self._die_at = die_at
+        self._die_at, self._mid_at = die_at, mid_at
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._environment, name)
@@ -35,7 +38,10 @@ class Watched:
         if len(self._actions) >= self._die_at:
             raise KilledError
         self._actions.append(np.concatenate([np.ravel(leaf) for leaf in tree.flatten(action)]))
-        return self._environment.step(action)
+        timestep: dm_env.TimeStep = self._environment.step(action)
+        number = len(self._actions)
+        assert timestep.mid() or number not in self._mid_at, f"step {number} ends an episode: set another num_steps"
+        return timestep
 
 
 class Trained(NamedTuple):
