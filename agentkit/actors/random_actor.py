@@ -49,7 +49,7 @@ class RandomActor(Actor):
 
 
 def sample_action(spec: Nest, rng: np.random.Generator) -> Nest:
-    """Draws a uniformly random action of `spec`; unbounded leaves are drawn from a normal distribution."""
+    """Draws a uniformly random action of `spec`; what lacks a bound, from a normal distribution, clipped."""
 
     def sample(leaf: specs.Array) -> np.ndarray:
         if isinstance(leaf, specs.DiscreteArray):
@@ -59,7 +59,10 @@ def sample_action(spec: Nest, rng: np.random.Generator) -> Nest:
                 return rng.uniform(leaf.minimum, leaf.maximum, leaf.shape).astype(leaf.dtype)
         elif isinstance(leaf, specs.BoundedArray):
             return rng.integers(leaf.minimum, leaf.maximum, leaf.shape, endpoint=True, dtype=leaf.dtype)
-        return rng.normal(size=leaf.shape).astype(leaf.dtype)
+        drawn = rng.normal(size=leaf.shape)
+        if isinstance(leaf, specs.BoundedArray):
+            drawn = np.clip(drawn, leaf.minimum, leaf.maximum)
+        return drawn.astype(leaf.dtype)
 
     return tree.map_structure(lambda leaf: np.asarray(sample(leaf)), spec)
 

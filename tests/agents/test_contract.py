@@ -1,9 +1,14 @@
-"""The contract of agents can fail."""
+"""The contract of agents can fail, and takes what agents may have."""
 
+import dataclasses
 from pathlib import Path
+from typing import Any
 
+import jax
 import pytest
 
+from agentkit.agents.common.agent import Agent
+from agentkit.learning import Update
 from tests.agents.test_dqn import TestDqn as _DqnContract
 
 
@@ -23,3 +28,28 @@ def test_what_is_saved_or_killed_between_episodes_shows_nothing_of_resuming(
 ) -> None:
     with pytest.raises(AssertionError, match=f"step {step} ends an episode: set another num_steps"):
         contract()._train(tmp_path)
+
+
+class _WithMask(_DqnContract):
+    """Keeps a mask of its weights in the learner's state, as agents do that prune them."""
+
+    __test__ = False
+
+    def make_agent(self, **settings: Any) -> Agent:
+        agent = super().make_agent(**settings)
+
+        def make_update(networks: Any) -> Update:
+            init, update, variables, *_ = agent.make_update(networks)
+            return Update(
+                lambda key: (init(key), jax.random.bernoulli(key, shape=(8, 8))),
+                lambda state, batch: ((update(state[0], batch)[0], state[1]), update(state[0], batch)[1]),
+                lambda state: variables(state[0]),
+            )
+
+        return dataclasses.replace(agent, make_update=make_update)
+
+
+def test_a_state_may_have_matrices_of_booleans(tmp_path: Path) -> None:
+    contract = _WithMask()
+    trained = contract._train(tmp_path / "trained", num_steps=contract.steps_before_learning)
+    contract.test_different_seeds_differ_in_parameters_and_actions(trained, tmp_path)

@@ -267,6 +267,14 @@ def test_chance_draws_among_what_is_allowed_and_within_the_bounds():
     assert (numbers.min(0) >= -1).all() and 0.9 < numbers[:, 0].max() <= 1 and 2.9 < numbers[:, 1].max() <= 3
 
 
+@pytest.mark.parametrize(("low", "high"), [(0.0, np.inf), ([-np.inf, 0.2], 0.5)])
+def test_chance_draws_within_a_bound_on_one_side(low, high):
+    spec = specs.BoundedArray((2,), np.float32, low, high)
+    keys = jax.random.split(jax.random.PRNGKey(0), 40)
+    drawn = np.asarray(jax.vmap(lambda key: random_policy(spec).act((), key, jnp.zeros(1), ())[0])(keys))
+    assert drawn.dtype == np.float32 and (drawn >= spec.minimum).all() and (drawn <= spec.maximum).all()
+
+
 @pytest.mark.parametrize(
     ("dtype", "low", "high"),
     [

@@ -39,7 +39,8 @@ def _draw(spec: specs.Array, key: Array) -> Any:
         return _draw_integers(spec, key)
     if isinstance(spec, specs.BoundedArray) and all(np.isfinite(x).all() for x in (spec.minimum, spec.maximum)):
         return jax.random.uniform(key, spec.shape, spec.dtype, jnp.asarray(spec.minimum), jnp.asarray(spec.maximum))
-    return jax.random.normal(key, spec.shape, spec.dtype)
+    drawn = jax.random.normal(key, spec.shape, spec.dtype)
+    return jnp.clip(drawn, spec.minimum, spec.maximum) if isinstance(spec, specs.BoundedArray) else drawn
 
 
 def _draw_integers(spec: specs.BoundedArray, key: Array) -> Array:
