@@ -14,7 +14,7 @@ from agentkit.envs.columns import stack_info_columns
 from agentkit.envs.resumable import episode_seed
 from agentkit.envs.step_check import fits
 from agentkit.errors import CheckpointError, ConfigError, SpecError
-from agentkit.types import FIRST, Nest
+from agentkit.types import FIRST, LAST, Nest
 
 
 class Batch(dm_env.Environment):
@@ -84,6 +84,7 @@ class BatchedEnvironment(Batch):
         self._environments = list(environments)
         self._first = first
         self.failed: int | None = None
+        self._ended = [False] * len(environments)  # Whose last step was LAST.
         each = (specs.make_environment_spec(environment) for environment in environments)
         self._spec = common_spec(enumerate(each, first))
         self._stack_observation = _checked_stacker(self._spec.observations, first)
@@ -118,11 +119,12 @@ class BatchedEnvironment(Batch):
         return self._stack(timesteps)
 
     def step(self, actions: Nest) -> dm_env.TimeStep:
-        """Takes actions, leaves ``[N, ...]``; elements that were LAST start an episode instead."""
+        """Takes actions, leaves ``[N, ...]``; resets elements that were LAST instead, as an `EnvironmentLoop` does."""
         timesteps: list[dm_env.TimeStep] = []
         try:
-            for environment, action in zip(self._environments, self._split_action(actions), strict=True):
-                timesteps.append(environment.step(action))
+            each = zip(self._environments, self._split_action(actions), self._ended, strict=True)
+            for environment, action, ended in each:
+                timesteps.append(environment.reset() if ended else environment.step(action))
         except BaseException:
             self.failed = self._first + len(timesteps)
             raise
@@ -137,8 +139,10 @@ class BatchedEnvironment(Batch):
                     f"Environment {number} of a batch gave {timestep!r:.100}; expected a dm_env.TimeStep, with a "
                     "reward and a discount unless it is an episode's first."
                 )
+        step_type = np.array([timestep.step_type for timestep in timesteps], np.int32)
+        self._ended = (step_type == LAST).tolist()
         return dm_env.TimeStep(
-            step_type=np.array([timestep.step_type for timestep in timesteps], np.int32),
+            step_type=step_type,
             reward=self._stack_reward([timestep.reward for timestep in timesteps]),
             discount=self._stack_discount([timestep.discount for timestep in timesteps]),
             observation=self._stack_observation([timestep.observation for timestep in timesteps]),

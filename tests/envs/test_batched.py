@@ -1,5 +1,6 @@
 """Batches of environments."""
 
+import dm_env
 import numpy as np
 import pytest
 
@@ -13,6 +14,7 @@ from agentkit.envs.resumable import ResumableEnvironment, episode_seed
 from agentkit.errors import CheckpointError, ConfigError, SpecError
 from agentkit.specs import Array, DiscreteArray
 from agentkit.testing.environment import BatchedEnvironmentContract
+from tests.envs.odd import Plain
 
 
 class Nested(Environment):
@@ -92,6 +94,30 @@ def test_elements_are_the_single_environments():
         actions = rng.integers(3, size=3)
         expected = [single.step(action) for single, action in zip(singles, actions, strict=True)]
         found = batch.step(actions)
+
+
+class Counted(Plain):
+    """Ends after some steps, and begins again where it is reset alone."""
+
+    def __init__(self, length):
+        super().__init__()
+        self._episode_length = length
+
+    def step(self, action):
+        if self._last:
+            return dm_env.termination(0.0, self.observe())
+        timestep = super().step(action)
+        self._last = self._length == self._episode_length
+        return timestep._replace(step_type=dm_env.StepType.LAST if self._last else dm_env.StepType.MID)
+
+
+def test_elements_need_not_reset_themselves():
+    """An EnvironmentLoop resets a single one after its end, so it runs; in a batch an episode began with LAST."""
+    batch = BatchedEnvironment([Counted(2), Counted(3)])
+    found = [batch.reset(), *(batch.step(np.zeros(2, np.int32)) for _ in range(7))]
+    np.testing.assert_array_equal([t.step_type for t in found[:4]], [[0, 0], [1, 1], [2, 1], [0, 2]])
+    np.testing.assert_array_equal([t.step_type for t in found[4:]], [[1, 0], [2, 1], [0, 1], [1, 2]])
+    assert batch.reset().step_type.tolist() == [0, 0] and batch.step(np.zeros(2, np.int32)).step_type.tolist() == [1, 1]
 
 
 def test_termination_and_truncation_are_kept_apart():
