@@ -113,7 +113,9 @@ class KeepBest(Callback):
         if callable(self.score):
             if episode.record.get("episodes") == 1:  # Each evaluation counts its own: the one before was broken off.
                 self._episodes = []
-            self._episodes.append({key: value for key, value in episode.record.items() if _is_number(value)})
+            numbers = {key: value for key, value in episode.record.items() if _is_number(value)}
+            # As JSON has them, which keeps a launched program's states.
+            self._episodes.append({k: v.item() if isinstance(v, np.number) else v for k, v in numbers.items()})
         return None
 
     def on_evaluation(self, run: RunView, record: dict[str, Any]) -> Stop | None:

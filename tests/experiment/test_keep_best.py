@@ -1,5 +1,6 @@
 """The best policy of a run, killed while it is written."""
 
+import json
 import pathlib
 import random
 import subprocess
@@ -178,6 +179,18 @@ def test_episodes_of_an_evaluation_that_was_broken_off_are_not_judged(tmp_path: 
 def total_of(records: list[dict[str, float]]) -> float:
     """Prefers large squares."""
     return sum(record["episode_return"] ** 2 for record in records) / len(records)
+
+
+def test_numbers_of_numpy_are_kept_as_json_has_them(tmp_path: pathlib.Path) -> None:
+    """A launched program keeps the states of callbacks as JSON, and ended where another one added a float32."""
+    callback = keep_best(total_of)
+    run = RunView(Experiment(), "evaluator", tmp_path, lambda: 1, get_params=lambda: policy_of(1))
+    callback.on_start(run, None)
+    record = {"episode_return": np.float64(2.0), "speed": np.float32(0.5), "laps": np.int64(3), "episodes": 1}
+    callback.on_evaluation_episode(run, Episode(None, record, {}))
+    callback.on_evaluation(run, {"episode_return": 2.0, "evaluation_episodes": 1})
+    (evaluation,) = json.loads(json.dumps(callback.save())).values()
+    assert evaluation["records"]["0"] == {"episode_return": 2.0, "speed": 0.5, "laps": 3, "episodes": 1}
 
 
 def test_the_score_may_be_another_one(tmp_path: pathlib.Path) -> None:
