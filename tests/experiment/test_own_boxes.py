@@ -8,6 +8,7 @@ import importlib
 import json
 import subprocess
 import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -30,7 +31,8 @@ from agentkit.errors import CheckpointError, ConfigError, NonFiniteError, SpecEr
 from agentkit.experiment.checks.own_boxes import check_own_boxes
 from agentkit.experiment.policies.make_actor import make_actor
 from agentkit.experiment.policies.own_actor import OwnActing
-from agentkit.learning import rate_limit
+from agentkit.experiment.training import own_learner
+from agentkit.learning import LearnerCallbacks, rate_limit
 from agentkit.replay import InProcessReplay, Table
 from tests.agents import offline_data
 from tests.experiment import own_parts, typed_boxes
@@ -535,6 +537,19 @@ def test_an_agent_says_at_once_which_box_it_lacks() -> None:
 def test_numbers_that_are_not_finite_end_the_run() -> None:
     with pytest.raises(NonFiniteError, match=r"variables of the learner are nan or inf: \['policy'\]"):
         agentkit.run(plan(dataclasses.replace(make_agent(), make_learner=NanLearner), 300))
+
+
+def test_updates_and_their_rate_are_those_of_the_run_not_of_a_learner_inside(monkeypatch: Any) -> None:
+    """One of agentkit's counts its own since its own last log, which nobody asks it for."""
+    learner: Any = types.SimpleNamespace(step=int, save=dict, restore=dict)
+    learner.variables = lambda: {"policy": np.zeros(1)}
+    learner.metrics = lambda: {"loss": 0.5, "updates": 7, "updates_per_second": 9.0}
+    monkeypatch.setattr(own_learner, "time", types.SimpleNamespace(monotonic=iter([0.0, 1.0, 2.0]).__next__))
+    rows: list[dict[str, float]] = []
+    ours = own_learner.OwnLearner(learner, num_updates=3, callbacks=LearnerCallbacks(log=rows.append, log_seconds=99))
+    ours.step()
+    ours.log()
+    assert rows == [{"updates": 3.0, "updates_per_second": 1.5, "loss": 0.5}]
 
 
 def test_stock_boxes_are_recorded_as_before() -> None:

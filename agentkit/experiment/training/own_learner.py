@@ -92,15 +92,17 @@ class OwnLearner:
         self._log_time, self._log_version = now, self._version
 
     def metrics(self, now: float | None = None) -> dict[str, float]:
-        """Returns the learner's own metrics, if it has any, and the rate since the last log.
+        """Returns the updates so far and their rate since the last log, and the learner's own metrics, if it has any.
+
+        Where these have a rate, too, as those of a `learning.Learner` inside, it is of another time, and left out.
 
         Raises:
             SpecError: one of them is no number.
         """
         elapsed = (time.monotonic() if now is None else now) - self._log_time
         rate = (self._version - self._log_version) / max(elapsed, 1e-9)
-        values = as_floats(getattr(self._learner, "metrics", dict)())
-        return {"updates": float(self._version), "updates_per_second": rate, **values}
+        counted = {"updates": float(self._version), "updates_per_second": rate}
+        return counted | as_floats(getattr(self._learner, "metrics", dict)()) | counted
 
     def check_finite(self) -> None:
         """Looks for numbers among the variables that are not finite.
