@@ -41,7 +41,7 @@ class InfoMetrics(Callback):
         return None
 
     def on_end(self, run: RunView) -> Stop | None:
-        """Warns of names that no episode of this process had, which may be misspelt."""
+        """Warns of names that no episode of this process had, which may be misspelt; a launched learner plays none."""
         lacking = sorted(set(self.names) - self._seen)
         if lacking and self._num_episodes:
             warnings.warn(
