@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -57,7 +58,7 @@ def _constants(program: Any) -> Iterator[Any]:
 
 def quickly_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compiles a function without most of XLA's optimisations, for a few calls."""
-    compiled = jax.jit(function)
+    compiled = jax.jit(function, **_quick_settings())
 
     def run(*args: Any) -> Any:
         jax.config.update("jax_disable_most_optimizations", True)
@@ -67,3 +68,14 @@ def quickly_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
             jax.config.update("jax_disable_most_optimizations", False)
 
     return run
+
+
+@functools.cache
+def _quick_settings() -> dict[str, Any]:
+    """Returns what `jax.jit` is given to leave out XLA's fusion emitters, which take most of the time; {} without."""
+    settings: dict[str, Any] = {"compiler_options": {"xla_cpu_use_fusion_emitters": False}}
+    try:
+        jax.jit(lambda x: x, **settings)(0)
+    except (TypeError, jax.errors.JaxRuntimeError):  # Of an older jax's jit, or of an XLA without it.
+        return {}
+    return settings

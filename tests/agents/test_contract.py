@@ -9,6 +9,7 @@ import pytest
 
 from agentkit.agents.common.agent import Agent
 from agentkit.learning import Update
+from agentkit.testing import programs
 from tests.agents.test_dqn import TestDqn as _DqnContract
 
 
@@ -53,3 +54,16 @@ def test_a_state_may_have_matrices_of_booleans(tmp_path: Path) -> None:
     contract = _WithMask()
     trained = contract._train(tmp_path / "trained", num_steps=contract.steps_before_learning)
     contract.test_different_seeds_differ_in_parameters_and_actions(trained, tmp_path)
+
+
+@pytest.mark.parametrize("error", [TypeError, jax.errors.JaxRuntimeError])
+def test_programs_are_compiled_where_jax_or_xla_lacks_the_quick_option(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def jit(function: Any, **options: Any) -> Any:
+        if options:
+            raise error("No such compile option")
+        return function
+
+    monkeypatch.setattr(jax, "jit", jit)
+    assert programs._quick_settings.__wrapped__() == {}
