@@ -228,12 +228,17 @@ def test_curiosity_finds_the_treasure_that_dqn_does_not():
 
 @pytest.mark.full
 def test_ppo_finds_the_treasure_with_rnd_and_not_alone():
-    """In a smaller sea, on-policy, where each novelty is rewarded once."""
-    config = ppo.Config(hidden_sizes=(32,), segment_length=8, learning_rate=3e-3, num_minibatches=2, num_epochs=4)
+    """In a smaller sea, on-policy, where each novelty is rewarded once.
+
+    With a step size that stays what it was, one run in five had lost the treasure again at its end.
+    """
+    learning_rate = Linear(3e-3, 3e-5, duration=60_000)
+    config = ppo.Config(
+        hidden_sizes=(32,), segment_length=8, learning_rate=learning_rate, num_minibatches=2, num_epochs=4
+    )
 
     def returns(agent, threshold):
-        sea, seeds = lambda seed: DeepSea(size=8, seed=seed), (0,)
-        return learns(agent, sea, 40_000, threshold, seeds, num_episodes=1, num_envs=8)
+        return learns(agent, lambda seed: DeepSea(size=8, seed=seed), 60_000, threshold, num_episodes=1, num_envs=16)
 
     rnd = Config(scale=1.0, learning_rate=3e-3)  # One step on each batch, so larger ones than with replay.
     assert returns(with_rnd(ppo.make_agent(config), rnd), threshold=0.9)
