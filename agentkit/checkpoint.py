@@ -123,7 +123,7 @@ def _refused(path: pathlib.Path, why: str) -> CheckpointError:
     with contextlib.suppress(OSError):  # Such as without a free descriptor to list them.
         older = _list(path.parent)
         good = f"{good}; the last good one is {older[-1][2]}" if older else "There is no older one"
-    return CheckpointError(f"Could not write the checkpoint {path}: {why} {good}.")
+    return CheckpointError(f"Could not write the checkpoint {path}: {why.removesuffix('.')}. {good}.")
 
 
 def structure_of(nest: Nest) -> str:
@@ -181,17 +181,21 @@ def _read_whole(directory: pathlib.Path, wanted: Callable[[int, pathlib.Path], b
     """Yields the checkpoints that are whole, the newest first; raises if there are some and none is.
 
     One that is gone by then is no damage: a writer that keeps few replaces it. If nothing else is there, we look again.
+    Where a disk that does not answer is why none can be read, the error says so by its cause.
     """
     for _ in range(_MOST_LOOKS):
-        problems, num_whole, is_replaced = [], 0, False
+        problems, num_whole, is_replaced, no_answer = [], 0, False, None
         for step, _, path in reversed(_list(directory)):
             if not wanted(step, path):
+                is_replaced |= not os.path.exists(path)
                 continue
             try:
                 _check_whole(path)
                 found = Checkpoint(step, path, _read_state(path))
             except _DAMAGE as error:
                 problems.append(f"{path}: {error}")
+                if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+                    no_answer = error
                 if os.path.exists(path):
                     warnings.warn(f"Passing over a damaged checkpoint: {path}: {error}", stacklevel=3)
                 else:
@@ -202,7 +206,7 @@ def _read_whole(directory: pathlib.Path, wanted: Callable[[int, pathlib.Path], b
         if num_whole or not is_replaced:
             break
     if problems and not num_whole:
-        raise CheckpointError("No checkpoint can be read. " + "; ".join(problems))
+        raise CheckpointError("No checkpoint can be read. " + "; ".join(problems)) from no_answer
 
 
 def steps(directory: pathlib.Path, holding: str | None = None) -> list[int]:

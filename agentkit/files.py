@@ -63,8 +63,11 @@ def check_path(name: str, path: Any, advice: str = "Give a string or a pathlib.P
 
 def as_typed(path: str | os.PathLike[str]) -> pathlib.Path:
     """Returns a path as one would type it here: relative where it is in the working directory."""
-    found, here = pathlib.Path(path), pathlib.Path.cwd()
-    return found.relative_to(here) if found.is_relative_to(here) else found
+    found = pathlib.Path(path)
+    with contextlib.suppress(OSError):  # The working directory may be gone.
+        here = pathlib.Path.cwd()
+        return found.relative_to(here) if found.is_relative_to(here) else found
+    return found
 
 
 def open_to_read(path: str | os.PathLike[str], most: int | None = None) -> BinaryIO:

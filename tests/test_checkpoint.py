@@ -189,6 +189,22 @@ def test_a_checkpoint_that_its_writer_replaces_meanwhile_is_no_damage(
     assert step < 100
 
 
+def test_one_with_a_replay_that_is_replaced_meanwhile_is_found_too(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _write(tmp_path, 1)
+    is_dir, writes = pathlib.Path.is_dir, iter([2])
+
+    def replace(path: pathlib.Path) -> bool:
+        if path.name == "replay" and (step := next(writes, None)) is not None:
+            _write(tmp_path, step, max_to_keep=1)
+        return is_dir(path)
+
+    monkeypatch.setattr(pathlib.Path, "is_dir", replace)
+    found = checkpoint.read_latest(tmp_path, holding="replay")
+    assert found is not None and found.step == 2
+
+
 def test_a_file_too_many_is_damage(tmp_path: pathlib.Path) -> None:
     _write(tmp_path, 1)
     (_write(tmp_path, 2) / "replay" / "stray.bin").write_bytes(b"")

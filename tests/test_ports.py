@@ -96,10 +96,18 @@ def test_addresses_of_devices():
 
 
 @pytest.mark.parametrize(
-    ("host", "own"), [("127.0.0.1", True), ("192.0.2.1", False), ("localhost", False), ("", False), ("::1", False)]
+    ("host", "own"),
+    [
+        *[("127.0.0.1", True), ("192.0.2.1", False), ("localhost", False), ("", False), ("::1", False)],
+        *[("255.255.255.255", False), ("224.0.0.1", False), ("0.0.0.0", False)],
+    ],
 )
 def test_an_own_address_is_told_from_others(host, own):
     assert ports.is_own_address(host) == own
+
+
+def test_the_address_that_packets_leave_from_is_an_own_one():
+    assert ports.is_own_address(ports.device_address("all"))
 
 
 def test_devices_are_found_by_name_on_linux_alone(monkeypatch):

@@ -103,7 +103,10 @@ class KeepBest(Callback):
         if not self._restored:
             self._recent = []
         self._restored, self._episodes = False, []
-        self.best = self._rank_in(run.run_directory)
+        try:
+            self.best = self._rank_in(run.run_directory)
+        except CheckpointError:
+            self.best = None  # The look before it is written decides.
         asked = (getattr(run.experiment, name, None) for name in ("evaluation_period", "evaluation_episodes"))
         self._least = self.min_episodes or (1 if any(number is not None for number in asked) else _SURE)
         return None
@@ -186,10 +189,16 @@ class KeepBest(Callback):
         return Rank(number >= self._least, min(score, new.score))
 
     def _rank_in(self, run_directory: pathlib.Path) -> Rank | None:
-        """Returns the rank of what is kept in a run folder; None where that is nothing, damaged or of another score."""
+        """Returns the rank of what is kept in a run folder; None where that is nothing, damaged or of another score.
+
+        Raises:
+            CheckpointError: it may be whole, and the disk does not answer just now.
+        """
         try:
             found = read_best(run_directory)
-        except CheckpointError as error:  # The run itself is whole: it must go on.
+        except CheckpointError as error:
+            if isinstance(error.__cause__, OSError):
+                raise
             warnings.warn(f"{error} The best policy is kept anew.", checkpoint.CheckpointWarning, stacklevel=2)
             return None
         return None if found is None or _name(found) != self._name else _rank(found)

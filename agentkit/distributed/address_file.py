@@ -14,6 +14,10 @@ from agentkit.files import read_json, refusing_unwritable, write_whole
 from agentkit.ports import is_own_address
 
 
+class ElsewhereError(RunStoreError):
+    """Says that a run store is on another machine, and was not asked on the folder's word."""
+
+
 def write_address_file(directory: pathlib.Path, address: str, run_id: str) -> None:
     """Writes ``board.json``, which lets the owner's other processes find the run store; raises as `write_secret`.
 
@@ -54,11 +58,11 @@ def read_address_file(run_directory: pathlib.Path) -> tuple[str, str] | None:
         return None
     try:
         record = read_json(path)
-    except (json.JSONDecodeError, UnicodeDecodeError):
+    except (ValueError, RecursionError):
         record = None
     found = [record.get(name) for name in ("address", "run_id")] if isinstance(record, dict) else []
     match found:
-        case [str(address), str(run_id)]:
+        case [str(address), str(run_id)] if address.isascii() and run_id.isascii():
             place = _place(path.parent)  # Files of earlier versions say nothing of theirs.
             is_copy = record.get("host") == place["host"] and record.get("folder") != place["folder"]
             return None if is_copy else (address, run_id)
@@ -75,12 +79,13 @@ def connect_to_run(run_directory: pathlib.Path, timeout: float = 5.0, *, anywher
 
     Raises:
         ConfigError: no program runs there.
-        RunStoreError: it does not answer or is not to be asked, or its file is damaged.
+        ElsewhereError: it is on another machine, which is not to be asked.
+        RunStoreError: it does not answer, or its file is damaged.
     """
     if (found := read_address_file(run_directory)) is None:
         raise _nothing_runs(pathlib.Path(run_directory))
     if not anywhere and not is_own_address(found[0].rpartition(":")[0]):
-        raise RunStoreError(f"The program in {run_directory} is at {found[0]}, which is not this machine.")
+        raise ElsewhereError(f"The program in {run_directory} is at {found[0]}, which is not this machine.")
     return RunStoreClient(*found, timeout=timeout)
 
 

@@ -424,7 +424,14 @@ def test_a_copied_folder_speaks_for_no_program(moved, store, tmp_path):
     connect_to_run(copy).close()
 
 
-@pytest.mark.parametrize("text", ["", '{"address": "127.0.', "[]", '{"address": "127.0.0.1:9"}', "\udc80"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *["", '{"address": "127.0.', "[]", '{"address": "127.0.0.1:9"}', "\udc80"],
+        *['{"address": "h:9", "run_id": "\\ud800"}', f'{{"address": "h:9", "run_id": "a", "more": {"1" * 5_000}}}'],
+    ],
+    ids=range(7),
+)
 def test_a_file_that_was_cut_off_is_no_bare_error(text, tmp_path):
     """A resumed launch looks into it, and an earlier version's program may have been killed while it wrote it."""
     (tmp_path / "board.json").write_bytes(text.encode(errors="surrogateescape"))

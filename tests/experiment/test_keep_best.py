@@ -1,5 +1,6 @@
 """The best policy of a run, killed while it is written."""
 
+import errno
 import json
 import pathlib
 import random
@@ -97,6 +98,22 @@ def test_a_damaged_one_is_a_warning_and_the_best_is_kept_anew(tmp_path: pathlib.
         assert judge(tmp_path, callback, [[3.0] * 5, [2.0] * 5], start=1) == [2, 2]
     assert callback.best == Rank(True, 3.0)
     assert checkpoint.steps(tmp_path / "best") == [2]
+
+
+def test_one_that_a_disk_does_not_give_just_now_stays(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert judge(tmp_path, keep_best(), [[5.0] * 5]) == [1]
+
+    def fail(path: pathlib.Path) -> None:
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint, "read_npz", fail)
+        callback = keep_best()
+        with warnings.catch_warnings(record=True) as caught, pytest.raises(CheckpointError):  # By the test's own look.
+            warnings.simplefilter("always")
+            judge(tmp_path, callback, [[3.0] * 5], start=1)
+        assert "The best policy is not kept; training goes on" in str(caught[-2].message)
+    assert judge(tmp_path, callback, [[3.0] * 5, [6.0] * 5], start=2) == [1, 4]
 
 
 def judge(

@@ -451,6 +451,17 @@ def test_a_relative_run_folder_stays_where_it_was(
         run(make_experiment(**{"num_steps": 40, **settings}))
 
 
+def test_a_run_goes_on_where_the_working_directory_is_gone(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    run(make_experiment(num_steps=10, run_directory=tmp_path / "mine", progress=True))
+    assert f"Run folder: {tmp_path}/mine\n" in capsys.readouterr().out
+
+
 def test_the_folder_is_shown_as_it_was_given(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -104,7 +104,8 @@ def test_no_other_machine_is_connected_to_on_a_folders_word(host, tmp_path, monk
     secret = "0123456789abcdef0123456789abcdef"
     with RunStore(secret) as store:
         write_address_file(tmp_path, f"{host}:7700", secret)
-        refuse_second_supervisor(tmp_path)
+        with pytest.warns(UserWarning, match=f"is at {host}:7700, which is not this machine. If it still runs, stop"):
+            refuse_second_supervisor(tmp_path)
         assert not asked
         with pytest.raises(ConfigError, match="Stop it first"):
             refuse_second_supervisor(tmp_path, on_cluster=True)

@@ -146,6 +146,7 @@ def prepare_multi_agent(
     keep_frozen(config, players)
     write_config(config, directory, launch=dataclasses.asdict(launch))
     if not found:
+        drop_later_rows(directory, 0)
         return None
     drop_others(directory, "launch")  # Of a run in one process, which it was.
     newest = max(found.values(), key=lambda each: each.step)

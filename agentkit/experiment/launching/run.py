@@ -139,8 +139,8 @@ def _launch(
         experiment = find_initial_state(experiment, parts, checks_alone=True).experiment
     found = prepare_launch(experiment, resume, dataclasses.asdict(config))
     program = make_program(experiment, config, spec)
-    if found is not None:
-        drop_later_rows(found.path.parents[1], found.step)  # Also of nodes that this program has no more.
+    if experiment.run_directory is not None:  # Also of nodes that this program has no more.
+        drop_later_rows(pathlib.Path(experiment.run_directory), 0 if found is None else found.step)
     state = None if found is None else found.state
     return _supervise(experiment, config, program, state, Policies(experiment, spec), on_status)
 
@@ -356,7 +356,7 @@ def check_saved(status: dict[str, Any]) -> None:
 
 def forget_killed(directory: pathlib.Path, program: Program) -> None:
     """Frees the shared memory of the run's last program, whose ``board.json`` is there if it was killed."""
-    with contextlib.suppress(OSError, AgentkitError):
+    with contextlib.suppress(OSError, ValueError, AgentkitError):
         if (found := read_address_file(directory)) is not None:
             forget_parameters(found[1], program.nodes)
 

@@ -127,6 +127,7 @@ def _prepare(
         check_code(experiment, part)
         write_config(experiment, part, launch={}, learners=list(experiments))
     if not found:
+        drop_later_rows(directory, 0)
         return None
     newest = max(found.values(), key=lambda each: each.step)
     drop_later_rows(directory, newest.step)  # Also of nodes that this program has no more.

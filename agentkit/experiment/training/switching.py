@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
+import warnings
 from collections.abc import Iterator
 from shlex import quote
 
@@ -78,7 +79,7 @@ def switched(run_directory: str | pathlib.Path, command: str, replay: object) ->
 
 
 def refuse_second_supervisor(directory: pathlib.Path, on_cluster: bool = False) -> None:
-    """Finds a program whose lock is not seen here, see `run_lock`.
+    """Finds a program whose lock is not seen here, see `run_lock`; warns of one that is elsewhere, and is not asked.
 
     Args:
         directory: the run folder, which may come from a stranger: no other machine is connected to on its word.
@@ -88,9 +89,13 @@ def refuse_second_supervisor(directory: pathlib.Path, on_cluster: bool = False) 
         ConfigError: there is one.
     """
     from agentkit.distributed import connect_to_run  # A run in one process else needs no wire.
+    from agentkit.distributed.address_file import ElsewhereError
 
     try:
         connect_to_run(directory, timeout=1.0, anywhere=on_cluster).close()
+    except ElsewhereError as error:
+        warnings.warn(f"{error} If it still runs, stop it first.", stacklevel=2)
+        return
     except AgentkitError:
         return  # None is there, it was killed, or another run has its port now.
     raise ConfigError(
