@@ -326,7 +326,7 @@ def _build(
     if profile is not None:  # The one place that knows of timers: without a profile, nothing asks at a step for one.
         environment, replay, dataset, logs = profile.time_parts(environment, replay, dataset, logs)
     publisher: Publisher = store if devices is None else FirstDevicePublisher(store)
-    learner = make_learner(  # Before the actor: one of a user's own may read parameters where it is made.
+    learner = make_learner(  # Before actor and loop: a user's own actor may read parameters where it is made.
         parts, dataset, learner_key, devices=devices, on_nan=experiment.on_nan, training=initial.training,
         callbacks=_make_callbacks(experiment, publisher, replay, lambda: loop.num_steps, logs, hooks),
     )  # fmt: skip

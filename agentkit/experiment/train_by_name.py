@@ -102,11 +102,14 @@ def train(
 
 
 def _keeping_best(experiment: ExperimentConfig) -> ExperimentConfig:
-    """Returns the experiment with `callbacks.keep_best` behind its own, if it is evaluated and has none yet."""
+    """Returns the experiment with `callbacks.keep_best` before its own, if it is evaluated and has none yet.
+
+    By the return, which nobody adds: own callbacks find the newest best policy, and one that fails loses none.
+    """
     own = experiment.callbacks
     if experiment.evaluation_period == 0 or any(isinstance(callback, KeepBest) for callback in own):
         return experiment
-    return dataclasses.replace(experiment, callbacks=(*own, keep_best()))
+    return dataclasses.replace(experiment, callbacks=(keep_best(), *own))
 
 
 def plan(

@@ -228,11 +228,11 @@ def test_the_score_may_be_another_one(tmp_path: pathlib.Path) -> None:
 
 
 def test_it_comes_after_those_that_add_what_it_judges_by(tmp_path: pathlib.Path) -> None:
-    """In a run by name, and in one that is resumed by a command which gives a score."""
+    """Where a score is given. The return is added by nobody: those behind find the newest best policy in the run."""
     settings: Any = {"hidden_sizes": (4,), "evaluation_period": 10, "evaluation_episodes": 1}
     agentkit.train("dqn", "agentkit:catch", 10, run_directory=tmp_path / "run", callbacks=[Margin()], **settings)
     found = callback_record.rebuild(read_record(tmp_path / "run"), tmp_path / "run", ("tests",))
-    assert [type(callback) for callback in found] == [Margin, KeepBest]
+    assert [type(callback) for callback in found] == [KeepBest, Margin]
     words = ["train", "--resume", str(tmp_path / "run"), "--steps", "20", "--best-score", "margin", "--import", "tests"]
     assert main(words) == 0
     best = read_best(tmp_path / "run")

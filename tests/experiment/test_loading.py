@@ -197,6 +197,8 @@ def test_who_explores_is_sampled_judged_and_exported_where_the_training_stands(s
         (90, {"launched": True, "explored": {"actor-0": 20, "actor-1": 40}}, 40),
         (90, {"explored": {"actor-0": 20, "actor-1": 40}, "steps_of_others": 30}, 60),
         (90, {"actors": {"a": {}, "b": {}}, "num_agent_steps": 80}, 40),
+        (90, {"actors": {"a": {}, "b": {}}, "loop": {"num_agent_steps": 60}}, 30),  # As of before 28 November 2026.
+        (90, {"actors": {"a": {}, "b": {}}}, 90),
         (90, {"launched": True}, 90),
     ],
 )

@@ -323,6 +323,7 @@ def test_steps_may_be_counted_by_agents(tmp_path):
     assert train[-1]["episodes"] == pytest.approx(train[-1]["steps"] / 4, abs=2), "two agents, two steps an episode"
     evaluations = log.rows("evaluation")
     assert len(evaluations) == 2 and {"episode_return/agent_1", "wins/agent_2"} <= evaluations[-1].keys()
+    assert agentkit.load(tmp_path, explore=True).num_steps == 32  # Of one agent, as schedules of exploration go.
 
 
 def test_a_reward_that_is_nan_stops_the_run(tmp_path):

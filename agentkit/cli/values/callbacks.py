@@ -51,15 +51,16 @@ def _changed(own: list[Any], arguments: argparse.Namespace, keep_best: bool) -> 
     from agentkit.callbacks.best import KeepBest
     from agentkit.callbacks.stopping import StopAt
 
-    kept, score = arguments.keep_best, arguments.best_score  # Behind the others: they may add what it judges by.
+    kept, score = arguments.keep_best, arguments.best_score
     if score is not None:
         if kept is False or not (keep_best or kept or any(isinstance(each, KeepBest) for each in own)):
             raise ConfigError("--best-score says which policy is kept as the best, and none is. Leave one of them out.")
-        own = [*(each for each in own if not isinstance(each, KeepBest)), callbacks.keep_best(score)]
+        others = [each for each in own if not isinstance(each, KeepBest)]
+        own = [*others, callbacks.keep_best(score)]  # Behind those that may add what it judges by.
     if kept is False:
         own = [each for each in own if not isinstance(each, KeepBest)]
     elif (kept or keep_best) and not any(isinstance(each, KeepBest) for each in own):
-        own = [*own, callbacks.keep_best()]
+        own = [callbacks.keep_best(), *own]
     if arguments.stop_at_return is not None:
         own = [each for each in own if not isinstance(each, StopAt)]
         own.append(callbacks.stop_at(return_above=arguments.stop_at_return))

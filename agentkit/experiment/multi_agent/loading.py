@@ -15,6 +15,7 @@ from agentkit.actors.policy import Policy
 from agentkit.agents.common.agent import Agent
 from agentkit.agents.common.ranges import check_bool
 from agentkit.checkpoint import Checkpoint, read_latest, steps
+from agentkit.envs.multi_agent.base import TurnEnvironment
 from agentkit.envs.multi_agent.loading import make_multi_agent
 from agentkit.errors import CheckpointError, ConfigError, SpecError, says_what_was_meant, unknown_name
 from agentkit.experiment.config import identity
@@ -376,7 +377,10 @@ def _load_trained(
     made = make_multi_agent(config.environment, config.seed, raw=True, **config.environment_settings)
     with contextlib.closing(made) as environment:
         own_actions = environment.agent_specs()[agent_ids[0]].actions
+        in_turns = isinstance(environment, TurnEnvironment)
     explored = steps_explored(found.state, found.step)
+    if config.on_device and (in_turns or config.count_steps_by == "agents"):
+        explored //= len(agent_specs)  # The run's steps are there those of all agents.
     file = PolicyFile(identity.describe_agent(agent.with_num_envs(1), 1), spec, own_actions, explored)
     acting = agent.make_policy(parts.networks, evaluation=not explore)
     client = VariableClient(store)

@@ -104,7 +104,9 @@ class LoadedPolicy:
         self.arrays = jax.tree.map(np.asarray, params)
         self.environment_spec = file.environment_spec
         self.explore, self.origin = explore, origin
-        self.num_steps = min(MOST_STEPS if file.num_steps is None else file.num_steps, MOST_STEPS) if explore else 0
+        # Half of the most has room to count on, and schedules have ended there.
+        explored = MOST_STEPS // 2 if file.num_steps is None else min(file.num_steps, MOST_STEPS // 2)
+        self.num_steps = explored if explore else 0
         self.agent_observation_spec = file.environment_spec.observations
         self.observation_spec = in_own_terms(self.agent_observation_spec)
         self.action_spec = in_own_terms(file.own_actions)

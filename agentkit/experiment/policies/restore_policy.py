@@ -245,7 +245,8 @@ def steps_explored(state: Mapping[str, Any], steps: int) -> int:
     num_agents = 1
     if "actors" in state:  # Of several agents.
         num_agents = sum(len(actor.get("actors", [actor])) for actor in state["actors"].values())  # Times policies.
-        steps = int(state["num_agent_steps"])
+        in_loop = state.get("loop", {}).get("num_agent_steps", steps * num_agents)  # Where older checkpoints have it.
+        steps = int(state.get("num_agent_steps", in_loop))
     return begun_at + (steps - int(state.get("steps_of_others", 0)) - begun_at) // num_agents
 
 

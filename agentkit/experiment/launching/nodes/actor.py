@@ -10,7 +10,14 @@ from typing import Any
 
 import jax
 
-from agentkit.actors import ActorIndex, InferenceClosedError, RemoteActor
+from agentkit.actors import (
+    ActorIndex,
+    BatchedPolicyActor,
+    InferenceClosedError,
+    PolicyActor,
+    ReadyPolicyActor,
+    RemoteActor,
+)
 from agentkit.agents.common.agent import Agent
 from agentkit.counting import Counter
 from agentkit.distributed.context import NodeContext
@@ -37,13 +44,15 @@ from agentkit.experiment.multi_agent.batched_loop import BatchedMultiAgentLoop
 from agentkit.experiment.multi_agent.self_play import SelfPlayLoop
 from agentkit.experiment.policies.agent_parts import AgentParts
 from agentkit.experiment.policies.make_actor import AnyActor, AnyLoop, make_actor, make_adder, make_loop
-from agentkit.experiment.policies.own_actor import OwnActor
 from agentkit.experiment.runs.logs import make_logger
 from agentkit.multi_agent_loop import MultiAgentLoop
 from agentkit.replay import Replay, Table
 from agentkit.specs import EnvironmentSpec, is_batched, make_environment_spec
 from agentkit.types import Nest
 from agentkit.variables import VariableClient
+
+_STOCK_ACTORS = (PolicyActor, BatchedPolicyActor, ReadyPolicyActor, RemoteActor)
+"""Have nothing to update but their client."""
 
 
 def actor_node(
@@ -92,7 +101,7 @@ def actor_node(
             actor = make_actor(environment, policy, jax.random.PRNGKey(seed), client, adder, index)
         counter = Counter()
         loop = make_loop(environment, actor, counter, log, experiment.on_nan, hooks.observers())
-        updates = [actor.update] if isinstance(actor, OwnActor) else []  # Agentkit's own is the client's.
+        updates = [] if type(actor) in _STOCK_ACTORS else [actor.update]
         client.update(wait=True)
         for update in updates:
             update(wait=True)
