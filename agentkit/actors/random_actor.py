@@ -49,27 +49,45 @@ class RandomActor(Actor):
 
 
 def sample_action(spec: Nest, rng: np.random.Generator) -> Nest:
-    """Draws a uniformly random action of `spec`; what lacks a bound, from a normal distribution, clipped."""
+    """Draws a uniformly random action of `spec`; what lacks a bound is as far from its other one as a normal number.
+
+    A number without any is normal. What bounds a number is as `specs.is_finite_bound` says.
+    """
 
     def sample(leaf: specs.Array) -> np.ndarray:
         if isinstance(leaf, specs.DiscreteArray):
             return rng.integers(leaf.num_values, size=leaf.shape, dtype=leaf.dtype)
-        if isinstance(leaf, specs.BoundedArray) and leaf.dtype.kind == "f":
-            if np.isfinite(leaf.minimum).all() and np.isfinite(leaf.maximum).all():
-                return rng.uniform(leaf.minimum, leaf.maximum, leaf.shape).astype(leaf.dtype)
-        elif isinstance(leaf, specs.BoundedArray):
+        if not isinstance(leaf, specs.BoundedArray):
+            return rng.normal(size=leaf.shape)
+        if leaf.dtype.kind != "f":
             return rng.integers(leaf.minimum, leaf.maximum, leaf.shape, endpoint=True, dtype=leaf.dtype)
-        drawn = rng.normal(size=leaf.shape)
-        if isinstance(leaf, specs.BoundedArray):
-            drawn = np.clip(drawn, leaf.minimum, leaf.maximum)
-        return drawn.astype(leaf.dtype)
+        if specs.has_finite_bounds(leaf):
+            return rng.uniform(leaf.minimum, leaf.maximum, leaf.shape)
+        return _sample_partly_bounded(leaf, rng)
 
-    return tree.map_structure(lambda leaf: np.asarray(sample(leaf)), spec)
+    return tree.map_structure(lambda leaf: np.asarray(sample(leaf), leaf.dtype), spec)
+
+
+def _sample_partly_bounded(spec: specs.BoundedArray, rng: np.random.Generator) -> np.ndarray:
+    has_low, has_high = (specs.is_finite_bound(bound, spec.dtype) for bound in (spec.minimum, spec.maximum))
+    low, high = (
+        np.where(has, bound, 0).astype(np.float64) for has, bound in ((has_low, spec.minimum), (has_high, spec.maximum))
+    )
+    normal = rng.normal(size=spec.shape)
+    return np.select(
+        [has_low & has_high, has_low, has_high],
+        [low + (high - low) * rng.random(spec.shape), low + np.abs(normal), high - np.abs(normal)],
+        normal,
+    )
 
 
 def sample_legal_action(spec: Nest, observation: Nest, rng: np.random.Generator) -> Nest:
-    """Draws a uniformly random action of `spec` among those that the observation's `action_mask`, if any, allows."""
+    """Draws a uniformly random action of `spec` among those that the observation's `action_mask`, if any, allows.
+
+    A mask that allows none allows all, as in networks; beside anything but one discrete action it says nothing.
+    """
     mask = specs.find_action_mask(observation)
-    if mask is None:
+    if mask is None or not isinstance(spec, specs.DiscreteArray):
         return sample_action(spec, rng)
-    return np.asarray(rng.choice(np.flatnonzero(mask)), spec.dtype)
+    legal = np.flatnonzero(mask)
+    return np.asarray(rng.choice(legal), spec.dtype) if legal.size else sample_action(spec, rng)

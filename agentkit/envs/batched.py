@@ -111,8 +111,9 @@ class BatchedEnvironment(Batch):
         """Starts an episode in every environment."""
         timesteps: list[dm_env.TimeStep] = []
         try:
-            for environment in self._environments:
+            for i, environment in enumerate(self._environments):
                 timesteps.append(environment.reset())
+                self._ended[i] = False  # Here, as what comes after it may raise.
         except BaseException:
             self.failed = self._first + len(timesteps)
             raise
@@ -122,9 +123,10 @@ class BatchedEnvironment(Batch):
         """Takes actions, leaves ``[N, ...]``; resets elements that were LAST instead, as an `EnvironmentLoop` does."""
         timesteps: list[dm_env.TimeStep] = []
         try:
-            each = zip(self._environments, self._split_action(actions), self._ended, strict=True)
-            for environment, action, ended in each:
-                timesteps.append(environment.reset() if ended else environment.step(action))
+            each = zip(self._environments, self._split_action(actions), strict=True)
+            for i, (environment, action) in enumerate(each):
+                timesteps.append(environment.reset() if self._ended[i] else environment.step(action))
+                self._ended[i] = getattr(timesteps[-1], "step_type", None) == LAST
         except BaseException:
             self.failed = self._first + len(timesteps)
             raise

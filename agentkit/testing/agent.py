@@ -72,7 +72,8 @@ class AgentContract(abc.ABC):
         changes: for every field of the agent's Config another value than `make_agent`'s, or a
             `Change`; each must change what the agent does.
         refused: values (or `Change`), by field, that must be refused with a ConfigError that shows them.
-        num_steps: of a training; half and three quarters of it, where it is saved and killed, must be in mid-episode.
+        num_steps: of a training; half and three quarters of it, where it is saved and killed, must be in mid-episode
+            (unless every episode is of one step).
         steps_before_learning: as many as `make_agent`'s agent explores before its first update.
     """
 
@@ -102,8 +103,9 @@ class AgentContract(abc.ABC):
         actions: list[Any] | None = None,
     ) -> Trained:
         actions = [] if actions is None else actions
+        is_resumed_later = seed == 0 and num_steps is None  # From where it is saved and killed.
         alone_and_whole = num_envs is None and not resume  # Elsewhere these are not the numbers of an episode's steps.
-        mid_at = (self.num_steps // 2, self.num_steps * 3 // 4) if alone_and_whole else ()
+        mid_at = (self.num_steps // 2, self.num_steps * 3 // 4) if is_resumed_later and alone_and_whole else ()
         experiment = ExperimentConfig(
             agent=self.make_agent(),
             environment=lambda seed: Watched(self.make_environment(seed), actions, die_at, mid_at),

@@ -22,13 +22,14 @@ class KilledError(Exception):
 class Watched:
     """Notes the actions that an environment gets, and dies at action number `die_at`.
 
-    After each number of actions in `mid_at` an episode must go on.
+    After each number of actions in `mid_at` an episode must go on, unless all so far were of one step.
     """
 
     def __init__(self, environment: Any, actions: list[Any], die_at: float, mid_at: Sequence[int] = ()):
         self._environment = environment
         self._actions = actions
         self._die_at, self._mid_at = die_at, mid_at
+        self._went_on = False  # An episode, after a step.
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._environment, name)
@@ -39,8 +40,10 @@ class Watched:
             raise KilledError
         self._actions.append(np.concatenate([np.ravel(leaf) for leaf in tree.flatten(action)]))
         timestep: dm_env.TimeStep = self._environment.step(action)
+        self._went_on |= timestep.mid()
         number = len(self._actions)
-        assert timestep.mid() or number not in self._mid_at, f"step {number} ends an episode: set another num_steps"
+        if self._went_on and number in self._mid_at:
+            assert timestep.mid(), f"step {number} ends an episode: set another num_steps"
         return timestep
 
 

@@ -57,10 +57,12 @@ def _constants(program: Any) -> Iterator[Any]:
 
 
 def quickly_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compiles a function without most of XLA's optimisations, for a few calls."""
+    """Compiles a function without most of XLA's optimisations, for a few calls; JAX traces it as it is."""
     compiled = jax.jit(function, **_quick_settings())
 
     def run(*args: Any) -> Any:
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args)):
+            return function(*args)  # JAX takes no options for a part of a program.
         jax.config.update("jax_disable_most_optimizations", True)
         try:
             return compiled(*args)

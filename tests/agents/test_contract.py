@@ -5,8 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
+from agentkit import envs
 from agentkit.agents.common.agent import Agent
 from agentkit.learning import Update
 from agentkit.testing import programs
@@ -29,6 +32,28 @@ def test_what_is_saved_or_killed_between_episodes_shows_nothing_of_resuming(
 ) -> None:
     with pytest.raises(AssertionError, match=f"step {step} ends an episode: set another num_steps"):
         contract()._train(tmp_path)
+
+
+class _OfOneStep(_DqnContract):
+    __test__ = False
+    num_steps = 18  # Before any update.
+
+    def make_environment(self, seed: int) -> Any:
+        return envs.make("agentkit:catch", seed=seed, rows=2)
+
+
+class _EndsAtHalf(_DqnContract):
+    __test__ = False
+    num_steps = 18
+
+
+def test_where_all_episodes_are_of_one_step_no_num_steps_is_asked_for(tmp_path: Path) -> None:
+    assert _OfOneStep()._train(tmp_path).result.steps == 18
+
+
+def test_what_is_not_resumed_may_end_an_episode_anywhere(tmp_path: Path) -> None:
+    assert _EndsAtHalf()._train(tmp_path / "other", seed=1).result.steps == 18
+    assert _EndsAtHalf()._train(tmp_path / "part", num_steps=15).result.steps == 15
 
 
 class _WithMask(_DqnContract):
@@ -67,3 +92,12 @@ def test_programs_are_compiled_where_jax_or_xla_lacks_the_quick_option(
 
     monkeypatch.setattr(jax, "jit", jit)
     assert programs._quick_settings.__wrapped__() == {}
+
+
+def test_what_is_quickly_compiled_may_be_traced() -> None:
+    """JAX refuses options of a compiled function that is part of another program."""
+    square, x = programs.quickly_compiled(lambda nest: nest["x"] ** 2), {"x": jnp.arange(3.0)}
+    assert jax.eval_shape(square, x).shape == (3,)
+    np.testing.assert_array_equal(jax.grad(lambda x: square(x).sum())(x)["x"], [0.0, 2.0, 4.0])
+    np.testing.assert_array_equal(jax.vmap(square)(x), [0.0, 1.0, 4.0])
+    np.testing.assert_array_equal(jax.lax.scan(lambda carry, x: (carry, square(x)), 0, x)[1], square(x))

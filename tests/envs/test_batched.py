@@ -120,6 +120,39 @@ def test_elements_need_not_reset_themselves():
     assert batch.reset().step_type.tolist() == [0, 0] and batch.step(np.zeros(2, np.int32)).step_type.tolist() == [1, 1]
 
 
+class Fails(Plain):
+    """Raises once, at its second step or at its second reset."""
+
+    def __init__(self, at):
+        super().__init__()
+        self._at, self._calls = at, []
+
+    def reset(self):
+        self._call("reset")
+        return super().reset()
+
+    def step(self, action):
+        self._call("step")
+        return super().step(action)
+
+    def _call(self, name):
+        self._calls.append(name)
+        if name == self._at and self._calls.count(name) == 2:
+            raise OSError("once")
+
+
+@pytest.mark.parametrize(("at", "then"), [("step", [0, 1]), ("reset", [1, 1])])
+def test_where_one_raises_those_before_it_are_known_to_have_moved(at, then):
+    batch, actions = BatchedEnvironment([Counted(2), Fails(at)]), np.zeros(2, np.int32)
+    batch.reset()
+    batch.step(actions)
+    if at == "reset":
+        batch.step(actions)
+    with pytest.raises(OSError, match="once"):
+        batch.step(actions) if at == "step" else batch.reset()
+    assert batch.failed == 1 and batch.step(actions).step_type.tolist() == then
+
+
 def test_termination_and_truncation_are_kept_apart():
     for inner, discount in ((Catch(rows=4), 0.0), (PointMass(max_steps=3), 1.0)):
         batch = BatchedEnvironment([inner])

@@ -267,12 +267,38 @@ def test_chance_draws_among_what_is_allowed_and_within_the_bounds():
     assert (numbers.min(0) >= -1).all() and 0.9 < numbers[:, 0].max() <= 1 and 2.9 < numbers[:, 1].max() <= 3
 
 
-@pytest.mark.parametrize(("low", "high"), [(0.0, np.inf), ([-np.inf, 0.2], 0.5)])
-def test_chance_draws_within_a_bound_on_one_side(low, high):
+def test_chance_heeds_a_mask_of_one_choice_that_allows_any():
+    """Networks take a mask without any as one of all."""
+    keys, seen = jax.random.split(jax.random.PRNGKey(0), 100), {"board": {specs.ACTION_MASK: jnp.zeros(3, bool)}}
+
+    def draw(spec, observation):
+        return jax.vmap(lambda key: random_policy(spec).act((), key, observation, ())[0])(keys)
+
+    np.testing.assert_array_equal(np.unique(draw(specs.DiscreteArray(3), seen)), [0, 1, 2])
+    for spec in (specs.BoundedArray((2,), np.float32, -1.0, 1.0), {"a": specs.DiscreteArray(3)}):
+        assert_equal(draw(spec, seen), draw(spec, jnp.zeros(1)))
+
+
+LARGEST = np.finfo(np.float32).max
+
+
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [
+        (0.0, np.inf),
+        ([-np.inf, 0.2], 0.5),
+        (5.0, np.inf),
+        ([-1.0, -np.inf], [1.0, np.inf]),
+        (-LARGEST, LARGEST),
+        (-LARGEST, 3),
+    ],
+)
+def test_chance_draws_what_lacks_a_bound_within_the_other(low, high):
     spec = specs.BoundedArray((2,), np.float32, low, high)
     keys = jax.random.split(jax.random.PRNGKey(0), 40)
     drawn = np.asarray(jax.vmap(lambda key: random_policy(spec).act((), key, jnp.zeros(1), ())[0])(keys))
     assert drawn.dtype == np.float32 and (drawn >= spec.minimum).all() and (drawn <= spec.maximum).all()
+    assert np.abs(drawn).max() < 20 and all(len(np.unique(each)) == 40 for each in drawn.T)
 
 
 @pytest.mark.parametrize(

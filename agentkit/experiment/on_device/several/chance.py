@@ -23,8 +23,10 @@ def random_policy(spec: Nest) -> Policy:
     def act(params: Params, key: Array, observation: Nest) -> Nest:
         del params
         mask = specs.find_action_mask(observation)
-        if mask is not None:
-            return jax.random.categorical(key, jnp.where(jnp.asarray(mask, bool), 0.0, -jnp.inf)).astype(spec.dtype)
+        if mask is not None and isinstance(spec, specs.DiscreteArray):
+            is_legal = jnp.asarray(mask, bool)
+            is_legal |= ~is_legal.any()
+            return jax.random.categorical(key, jnp.where(is_legal, 0.0, -jnp.inf)).astype(spec.dtype)
         leaves, structure = jax.tree.flatten(spec)
         drawn = [_draw(leaf, each) for leaf, each in zip(leaves, jax.random.split(key, len(leaves)), strict=True)]
         return jax.tree.unflatten(structure, drawn)
@@ -37,10 +39,25 @@ def _draw(spec: specs.Array, key: Array) -> Any:
         return jax.random.randint(key, spec.shape, 0, spec.num_values, spec.dtype)
     if isinstance(spec, specs.BoundedArray) and not np.issubdtype(spec.dtype, np.floating):
         return _draw_integers(spec, key)
-    if isinstance(spec, specs.BoundedArray) and all(np.isfinite(x).all() for x in (spec.minimum, spec.maximum)):
-        return jax.random.uniform(key, spec.shape, spec.dtype, jnp.asarray(spec.minimum), jnp.asarray(spec.maximum))
-    drawn = jax.random.normal(key, spec.shape, spec.dtype)
-    return jnp.clip(drawn, spec.minimum, spec.maximum) if isinstance(spec, specs.BoundedArray) else drawn
+    if isinstance(spec, specs.BoundedArray):
+        return _draw_bounded(spec, key)
+    return jax.random.normal(key, spec.shape, spec.dtype)
+
+
+def _draw_bounded(spec: specs.BoundedArray, key: Array) -> Array:
+    """Returns floats; one with a bound on one side alone is as far from it as a normal number, one with none normal."""
+    has_low, has_high = (specs.is_finite_bound(bound, spec.dtype) for bound in (spec.minimum, spec.maximum))
+    low, high = (
+        jnp.asarray(np.where(has, bound, np.zeros_like(bound)))
+        for has, bound in ((has_low, spec.minimum), (has_high, spec.maximum))
+    )
+    uniform = jax.random.uniform(key, spec.shape, spec.dtype, low, high)
+    if specs.has_finite_bounds(spec):
+        return uniform
+    normal = jax.random.normal(key, spec.shape, spec.dtype)  # Of one key: each number is one or the other.
+    return jnp.select(
+        [has_low & has_high, has_low, has_high], [uniform, low + jnp.abs(normal), high - jnp.abs(normal)], normal
+    )
 
 
 def _draw_integers(spec: specs.BoundedArray, key: Array) -> Array:
