@@ -321,7 +321,6 @@ def _build(
     learner_key, actor_key = jax.random.split(jax.random.PRNGKey(seed))
     store, counter = VariableStore(), Counter()
     client = VariableClient(store)
-    adder, index = make_adder(environment, spec, [(agent, replay)]), ActorIndex(num_steps=explored)
     acts_in = environment
     if profile is not None:  # The one place that knows of timers: without a profile, nothing asks at a step for one.
         environment, replay, dataset, logs = profile.time_parts(environment, replay, dataset, logs)
@@ -331,7 +330,8 @@ def _build(
         callbacks=_make_callbacks(experiment, publisher, replay, lambda: loop.num_steps, logs, hooks),
     )  # fmt: skip
     stack.enter_context(contextlib.closing(learner))
-    actor = make_actor(acts_in, policy, actor_key, client, adder, index)
+    adder = make_adder(acts_in, spec, [(agent, replay)])
+    actor = make_actor(acts_in, policy, actor_key, client, adder, ActorIndex(num_steps=explored))
     stack.enter_context(contextlib.closing(actor))
     if profile is not None:
         actor = profile.time_actor(actor, acts_in)

@@ -320,7 +320,10 @@ def test_all_is_closed_once_in_order_after_a_run_and_after_an_error(
 
 @pytest.mark.parametrize(
     "where",
-    ["networks", "make_replay_in_turns", "ReplayDataset", "VariableClient", "make_learner", "RunLogs", "evaluation"],
+    [
+        *["networks", "make_replay_in_turns", "ReplayDataset", "VariableClient"],
+        *["make_learner", "make_actor", "RunLogs", "evaluation"],
+    ],
 )
 def test_what_was_made_is_closed_if_building_fails(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     class BuildError(Exception):
@@ -346,8 +349,8 @@ def test_what_was_made_is_closed_if_building_fails(where: str, monkeypatch: pyte
     closed = [event for event in events.log if event.startswith("close")]
     assert made == ["make training"] and closed[-1] == "close training"
     assert len(set(closed)) == len(closed), "closed twice"
-    expected = {"make_learner": ORDER, "evaluation": ORDER, "VariableClient": ORDER[1:], "ReplayDataset": ORDER[2:]}
-    assert closed == expected.get(where, ORDER[3:])
+    expected = {"evaluation": ORDER, "make_actor": ORDER[1:], "make_learner": ORDER[1:], "VariableClient": ORDER[1:]}
+    assert closed == (expected | {"ReplayDataset": ORDER[2:]}).get(where, ORDER[3:])
 
 
 def test_of_a_batch_those_made_are_closed_if_another_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
