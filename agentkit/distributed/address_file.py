@@ -58,7 +58,9 @@ def read_address_file(run_directory: pathlib.Path) -> tuple[str, str] | None:
         return None
     try:
         record = read_json(path)
-    except (ValueError, RecursionError):
+    except ConfigError:  # It says why by itself.
+        raise
+    except ValueError:  # Also of a number with too many digits.
         record = None
     found = [record.get(name) for name in ("address", "run_id")] if isinstance(record, dict) else []
     match found:
