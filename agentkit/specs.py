@@ -177,8 +177,13 @@ def changes_sides(discounts: Nest) -> bool:
     return any(np.any(np.equal(getattr(leaf, "minimum", 0.0), -1.0)) for leaf in tree.flatten(discounts))
 
 
-def find_action_mask(observation: Nest) -> Any:
-    """Returns the `ACTION_MASK` of an observation, or of its specs, however deep in it that is; None for none."""
+def find_action_mask(observation: Nest, actions: Nest) -> Any:
+    """Returns the `ACTION_MASK` of an observation, however deep in it that is; None for none.
+
+    Beside anything but one `DiscreteArray` as `actions` it says nothing, and is None.
+    """
+    if not isinstance(actions, DiscreteArray):
+        return None
     leaves = tree.flatten_with_path(observation)
     return next((leaf for path, leaf in leaves if path and path[-1] == ACTION_MASK), None)
 

@@ -84,10 +84,10 @@ def _sample_partly_bounded(spec: specs.BoundedArray, rng: np.random.Generator) -
 def sample_legal_action(spec: Nest, observation: Nest, rng: np.random.Generator) -> Nest:
     """Draws a uniformly random action of `spec` among those that the observation's `action_mask`, if any, allows.
 
-    A mask that allows none allows all, as in networks; beside anything but one discrete action it says nothing.
+    A mask that allows none allows all, as in networks.
     """
-    mask = specs.find_action_mask(observation)
-    if mask is None or not isinstance(spec, specs.DiscreteArray):
+    mask = specs.find_action_mask(observation, spec)
+    if mask is None:
         return sample_action(spec, rng)
     legal = np.flatnonzero(mask)
     return np.asarray(rng.choice(legal), spec.dtype) if legal.size else sample_action(spec, rng)

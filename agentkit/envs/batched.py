@@ -141,10 +141,8 @@ class BatchedEnvironment(Batch):
                     f"Environment {number} of a batch gave {timestep!r:.100}; expected a dm_env.TimeStep, with a "
                     "reward and a discount unless it is an episode's first."
                 )
-        step_type = np.array([timestep.step_type for timestep in timesteps], np.int32)
-        self._ended = (step_type == LAST).tolist()
         return dm_env.TimeStep(
-            step_type=step_type,
+            step_type=np.array([timestep.step_type for timestep in timesteps], np.int32),
             reward=self._stack_reward([timestep.reward for timestep in timesteps]),
             discount=self._stack_discount([timestep.discount for timestep in timesteps]),
             observation=self._stack_observation([timestep.observation for timestep in timesteps]),
@@ -206,7 +204,10 @@ class BatchedEnvironment(Batch):
         timesteps = [
             environment.restore(state[number]) for environment, number in zip(self._environments, numbers, strict=True)
         ]
-        return None if any(timestep is None for timestep in timesteps) else self._stack(timesteps)
+        if any(timestep is None for timestep in timesteps):
+            return None
+        self._ended = [timestep.last() for timestep in timesteps]
+        return self._stack(timesteps)
 
 
 def common_spec(found: Iterable[tuple[int, specs.EnvironmentSpec]]) -> specs.EnvironmentSpec:

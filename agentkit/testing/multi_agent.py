@@ -122,7 +122,7 @@ class MultiAgentEnvironmentContract(abc.ABC):
             seen = specs.zeros(spec.observations)
         specs.validate(seen, spec.observations, "observation")
         StepCheck(spec)(timestep._replace(observation=seen))
-        mask = specs.find_action_mask(seen)
+        mask = specs.find_action_mask(seen, spec.actions)
         assert mask is None or timestep.last() or np.any(mask), "a mask that allows nothing"
 
     def test_an_early_reset_begins_an_episode(self) -> None:

@@ -77,7 +77,7 @@ class HostTurnEnvironment(TurnEnvironment):
                 self._end(agent_id, self._observe(agent_id), terminated=False)  # The step's discount says whether.
 
     def _check_allowed(self, mover: AgentId, action: Nest) -> None:
-        mask = specs.find_action_mask(self._seen[mover])
+        mask = specs.find_action_mask(self._seen[mover], self._specs[mover].actions)
         if mask is not None and not np.asarray(mask)[action]:
             raise SpecError(f"{mover!r} took action {action}, which is not allowed; see the action_mask.")
 

@@ -22,8 +22,8 @@ def random_policy(spec: Nest) -> Policy:
 
     def act(params: Params, key: Array, observation: Nest) -> Nest:
         del params
-        mask = specs.find_action_mask(observation)
-        if mask is not None and isinstance(spec, specs.DiscreteArray):
+        mask = specs.find_action_mask(observation, spec)
+        if mask is not None:
             is_legal = jnp.asarray(mask, bool)
             is_legal |= ~is_legal.any()
             return jax.random.categorical(key, jnp.where(is_legal, 0.0, -jnp.inf)).astype(spec.dtype)
