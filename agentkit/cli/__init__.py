@@ -29,7 +29,7 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from agentkit.cli.interrupts import INTERRUPTED, MESSAGE
-from agentkit.cli.output import lasting_output
+from agentkit.cli.output import lasting_output, prepare_output
 from agentkit.cli.screen import say
 from agentkit.cli.words.parser import parse
 from agentkit.errors import (
@@ -77,6 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code. An error while running passes through, which Python reports with exit code 1.
     """
     if argv is None:
+        prepare_output()
         interrupts.end_at_once()
     if argv is None and sys.argv[1:2] == ["node"]:
         _run_and_end(sys.argv[1:])

@@ -308,6 +308,24 @@ def test_python_runs_the_package_as_the_command():
     assert (done.returncode, done.stdout.split()[0]) == (0, "agentkit")
 
 
+@pytest.mark.parametrize(("closed", "said"), [(">&-", True), (">&- 2>&-", False)])
+def test_closed_output_changes_nothing_else(closed, said):
+    words = f"{sys.executable} -m agentkit.cli train dqn --env agentkit:catch --steps 10 --set nonsense=1 {closed}"
+    done = subprocess.run(["sh", "-c", words], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "nonsense" in (done.stderr or "nonsense") and bool(done.stderr) == said
+
+
+def test_no_file_gets_the_number_of_a_closed_output_and_any_text_is_printed(tmp_path):
+    code = (
+        "import os, sys\nfrom agentkit.cli.output import prepare_output\nprepare_output()\n"
+        "assert open('file', 'w').fileno() > 2 and os.get_inheritable(2)\nprint('r/\\xfc \\udcc3')"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"}
+    words = ["sh", "-c", f'{sys.executable} -c "$0" 2>&-', code]
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "r/\\xfc \\udcc3\n")
+
+
 def test_a_warning_of_agentkits_own_is_one_line_and_anothers_is_as_pythons(capsys):
     with warnings.catch_warnings(record=True) as others:
         warnings.simplefilter("always")
