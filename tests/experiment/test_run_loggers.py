@@ -14,6 +14,7 @@ from agentkit.agents import dqn
 from agentkit.errors import ConfigError, MissingExtraError, UnknownNameError
 from agentkit.experiment import ExperimentConfig, launch, read_config, resume, run
 from agentkit.experiment.runs.loggers import RunLoggers, make_logger
+from agentkit.experiment.runs.logs import shows_progress
 from agentkit.loggers import read_csv, read_jsonl
 
 pytestmark = pytest.mark.both_stacks
@@ -196,3 +197,8 @@ def test_logs_of_the_users_own_are_made_when_first_asked_for(tmp_path):
         assert run_loggers.log("mine") is run_loggers.log("mine")
     assert read_csv(tmp_path / "logs" / "mine.csv")[1][0]["success"] == "1"
     assert [path.name for path in sorted((tmp_path / "logs").iterdir())] == ["mine.csv", "mine.jsonl"]
+
+
+def test_nothing_is_shown_where_there_is_no_standard_error(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", None)
+    assert not shows_progress(None)

@@ -83,7 +83,8 @@ def shows_progress(progress: bool | None) -> bool:
     """Returns whether to show a progress line: None asks for one where somebody sees it move."""
     if progress is not None:
         return progress
-    return sys.stderr.isatty() or loggers.in_notebook()
+    # There is no standard error where it was closed, or under pythonw.
+    return (sys.stderr is not None and sys.stderr.isatty()) or loggers.in_notebook()
 
 
 def drop_later_rows(directory: pathlib.Path, step: int) -> None:
