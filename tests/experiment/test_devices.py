@@ -162,3 +162,20 @@ def test_the_device_is_named(monkeypatch):
     monkeypatch.setattr(jax, "local_devices", lambda: [_Device()] * 4)
     assert describe_devices(None) == "GPU (1 of 4): NVIDIA H100"
     assert describe_devices(2) == "GPU (2 of 4): NVIDIA H100"
+
+
+@pytest.mark.parametrize(
+    ("error", "why"), [(AssertionError(), "cuda"), (RuntimeError("no libtpu.so\nat all"), r"cuda \(no libtpu.so\)")]
+)
+def test_a_platform_that_is_not_there_is_named(error, why, monkeypatch):
+    def fail():
+        raise error
+
+    monkeypatch.setattr(jax, "local_devices", fail)
+    before = jax.config.jax_platforms
+    jax.config.update("jax_platforms", "cuda")
+    try:
+        with pytest.raises(ConfigError, match=rf"JAX cannot begin with JAX_PLATFORMS={why}\. Unset it"):
+            describe_devices(None)
+    finally:
+        jax.config.update("jax_platforms", before)

@@ -23,7 +23,7 @@ def learner_devices(num_devices: int | None) -> list[jax.Device] | None:
     """
     if num_devices is None:
         return None
-    found = jax.local_devices()
+    found = _local_devices()
     if len(found) < num_devices:
         raise ConfigError(
             f"Expected at least devices={num_devices} JAX devices in this process, found {len(found)}: {found}. Lower "
@@ -38,13 +38,24 @@ def describe_devices(num_devices: int | None) -> str:
     Args:
         num_devices: as for `learner_devices`.
     """
-    found = jax.local_devices()
+    found = _local_devices()
     used = found[: num_devices or 1]
     number = "" if len(found) == 1 else f" ({len(used)} of {len(found)})"
     if used[0].platform != "cpu":
         return f"{used[0].platform.upper()}{number}: {used[0].device_kind}"
     cores = num_cores()
     return f"CPU{number}, {count_of(cores, 'core')}"
+
+
+def _local_devices() -> list[jax.Device]:
+    """Returns `jax.local_devices()`; a device that was asked for and is not there is a ConfigError."""
+    try:
+        return jax.local_devices()
+    except (RuntimeError, AssertionError) as error:  # The latter of CUDA, with no word to it.
+        why = f" ({str(error).splitlines()[0]})" if str(error) else ""
+        raise ConfigError(
+            f"JAX cannot begin with JAX_PLATFORMS={jax.config.jax_platforms}{why}. Unset it, or install what it needs."
+        ) from error
 
 
 def num_cores() -> int:
