@@ -219,8 +219,13 @@ def only_in_training(wrappers: Sequence[Callable[..., Any]]) -> list[Callable[..
 def is_gymnasium_wrapper(wrapper: Callable[..., Any]) -> bool:
     """Returns whether this is a class of gymnasium's wrappers, or a `functools.partial` of one."""
     cls = getattr(wrapper, "func", wrapper)
+    return _is_gymnasium(cls, "Wrapper")
+
+
+def _is_gymnasium(cls: Any, *names: str) -> bool:
+    """Returns whether this is a class of gymnasium's that is called so, or is derived from one."""
     return isinstance(cls, type) and any(
-        base.__name__ == "Wrapper" and base.__module__.startswith("gymnasium.") for base in cls.__mro__
+        base.__name__ in names and base.__module__.startswith("gymnasium.") for base in cls.__mro__
     )
 
 
@@ -271,7 +276,7 @@ def check_statistics(environment: Any) -> None:
     """Refuses an environment whose wrappers normalise by statistics that no other environment of a run has.
 
     Args:
-        environment: single, or a batch in this process.
+        environment: single, or a batch in this process; of gymnasium's kind, what its own function has put around it.
 
     Raises:
         ConfigError: a wrapper in the chain keeps statistics.
@@ -279,12 +284,25 @@ def check_statistics(environment: Any) -> None:
     cls = type(environment)
     if getattr(cls, "keeps_statistics", False):
         raise ConfigError(_refusal(cls.__name__))
+    if hasattr(cls, "gymnasium_environment"):
+        _check_gymnasium(environment.gymnasium_environment)
+        return
     if hasattr(cls, "environments"):  # A batch.
         inside = environment.environments
     else:
         inside = [environment.environment] if hasattr(cls, "environment") else []
     for each in inside:
         check_statistics(each)
+
+
+def _check_gymnasium(environment: Any) -> None:
+    """Refuses gymnasium's wrappers that keep statistics; those that were frozen are the same everywhere."""
+    while _is_gymnasium(type(environment), "Wrapper", "VectorWrapper"):
+        if _keeps_statistics(type(environment)) and getattr(environment, "update_running_mean", True):
+            raise ConfigError(_refusal(type(environment).__name__))
+        environment = environment.env
+    for each in getattr(environment, "envs", ()):  # Of a vector environment in this process.
+        _check_gymnasium(each)
 
 
 def check_no_statistics(wrappers: Sequence[Callable[..., Any]]) -> None:
@@ -294,9 +312,12 @@ def check_no_statistics(wrappers: Sequence[Callable[..., Any]]) -> None:
         ConfigError: there is one.
     """
     for each in wrappers:
-        is_theirs = is_gymnasium_wrapper(each) and name_of(each) in _GYMNASIUM_STATISTICS
-        if is_theirs or _says(each, "keeps_statistics"):
+        if _keeps_statistics(getattr(each, "func", each)):
             raise ConfigError(_refusal(name_of(each)))
+
+
+def _keeps_statistics(wrapper: Callable[..., Any]) -> bool:
+    return _says(wrapper, "keeps_statistics") or _is_gymnasium(wrapper, *_GYMNASIUM_STATISTICS)
 
 
 def _refusal(name: str) -> str:

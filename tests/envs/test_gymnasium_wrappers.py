@@ -13,7 +13,7 @@ from agentkit.cli.values.environments import parse_wrapper  # noqa: E402
 from agentkit.envs.catch import Catch  # noqa: E402
 from agentkit.envs.gymnasium import GymnasiumEnvironment  # noqa: E402
 from agentkit.errors import ConfigError  # noqa: E402
-from agentkit.experiment import ExperimentConfig  # noqa: E402
+from agentkit.experiment import ExperimentConfig, run  # noqa: E402
 from agentkit.wrappers.clip_reward import ClipReward  # noqa: E402
 from agentkit.wrappers.frame_stack import FrameStack  # noqa: E402
 
@@ -106,11 +106,16 @@ def test_where_they_cannot_go_it_is_said_how(environment, wrappers, message):
         envs.make(environment, wrappers=wrappers)
 
 
+class OwnNormalization(gymnasium.wrappers.NormalizeObservation):
+    """A class of a user's that is derived from gymnasium's."""
+
+
 @pytest.mark.parametrize(
     ("wrappers", "message"),
     [
         ([ClipReward, LIMIT], "Put TimeLimit before ClipReward"),
         ([gymnasium.wrappers.NormalizeObservation], "NormalizeObservation has statistics of its own"),
+        ([OwnNormalization], "OwnNormalization has statistics of its own"),
         ([gymnasium.wrappers.NormalizeReward], "NormalizeReward has statistics of its own"),
     ],
 )
@@ -118,6 +123,34 @@ def test_a_run_refuses_those_out_of_place(wrappers, message):
     with pytest.raises(ConfigError, match=message):
         ExperimentConfig(dqn.make_agent(), "gymnasium:CartPole-v1", 10, wrappers=wrappers)
     ExperimentConfig(dqn.make_agent(), "gymnasium:CartPole-v1", 10, wrappers=[LIMIT, ClipReward])
+
+
+def frozen():
+    environment = gymnasium.wrappers.NormalizeObservation(make_cart_pole())
+    environment.update_running_mean = False
+    return LIMIT(environment)
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_envs": 2}])
+@pytest.mark.parametrize(
+    "environment",
+    [
+        lambda: OwnNormalization(make_cart_pole()),
+        lambda: LIMIT(gymnasium.wrappers.NormalizeReward(make_cart_pole())),
+        gymnasium.wrappers.NormalizeObservation(make_cart_pole()),
+        lambda: gymnasium.wrappers.vector.NormalizeObservation(gymnasium.make_vec("CartPole-v1", num_envs=2)),
+        lambda: gymnasium.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync", wrappers=[OwnNormalization]),
+    ],
+)
+def test_a_run_refuses_statistics_that_the_environment_brings_along(environment, settings, tmp_path):
+    """Else evaluations and saved policies saw other numbers than the training, and nobody said so."""
+    with pytest.raises(ConfigError, match=r"Normali\w+ has statistics of its own in each"):
+        run(ExperimentConfig(dqn.make_agent(), environment, 10, run_directory=tmp_path / "run", **settings))
+    assert not list(tmp_path.rglob("config.json"))
+
+
+def test_statistics_that_were_frozen_are_taken():
+    ExperimentConfig(dqn.make_agent(), frozen, 10, evaluation_period=0).make_environment(0).close()
 
 
 def test_those_for_vector_environments_go_where_these_are_made():
