@@ -270,7 +270,7 @@ def make_writer(space: gymnasium.Space) -> Callable[[Nest], Any]:
     start = _start(space)
     if start is not None:
         return lambda value: (np.asarray(value) + start).astype(space.dtype)
-    return np.asarray
+    return np.array  # A copy, for an environment may change it: JAX's are read-only, and others go on into replay.
 
 
 def _start(space: gymnasium.Space) -> Any:

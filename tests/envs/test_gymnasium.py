@@ -98,6 +98,34 @@ def test_discrete_actions_count_from_zero_outside_and_are_ints_inside():
     assert inner.actions == [7, 5] and all(type(action) is int for action in inner.actions)
 
 
+class InPlace(gymnasium.Env):
+    """Adds noise to the action that it was given, where it lies."""
+
+    observation_space = spaces.Box(-1, 1, (2,), np.float32)
+
+    def __init__(self, action_space):
+        self.action_space = action_space
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        action += 1
+        return np.zeros(2, np.float32), 0.0, False, False, {}
+
+
+@pytest.mark.parametrize("space", [spaces.Box(-1, 1, (2,), np.float32), spaces.MultiDiscrete([3, 3])])
+def test_an_environment_may_change_the_action_that_it_was_given(space):
+    """Replay and the actions that a resume takes again have what the policy said."""
+    environment = GymnasiumEnvironment(InPlace(space))
+    environment.reset()
+    action = np.zeros(2, space.dtype)
+    environment.step(action)
+    np.testing.assert_array_equal(action, 0)
+    action.setflags(write=False)  # As JAX's are.
+    environment.step(action)
+
+
 def test_close_closes():
     inner = Scripted()
     GymnasiumEnvironment(inner).close()
