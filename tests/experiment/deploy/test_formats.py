@@ -192,6 +192,14 @@ def test_loaded_and_exported_policies_refuse_what_is_no_observation(tmp_path):
                 raise AssertionError(name)
 
 
+def test_numpy_alone_says_by_which_names_it_takes_several_observations(tmp_path):
+    policy_of("dqn", (COUNTED[0], specs.DiscreteArray(3)), **SMALL).export(tmp_path / "policy.npz", "numpy")
+    alone = NumpyPolicy(tmp_path / "policy.npz")
+    for observation, found in (({"one": 3, "several": [3, -2]}, r"\['one', 'several'\]"), ([3, -2], r"\['list'\]")):
+        with pytest.raises(ValueError, match=f"a dict with observation/one, observation/several, found {found}"):
+            alone(observation)
+
+
 def test_one_file_is_for_numpy_and_for_agentkit(tmp_path):
     policy = POLICIES["sac"]()
     policy.export(tmp_path / "policy.npz", "numpy")

@@ -99,9 +99,11 @@ class Policy:
         Where there are several observations (or actions), they are dicts by the names in `description`.
         """
         specs = self.description["observations"]
-        if not isinstance(observation, dict):
-            (name,) = specs
-            observation = {name: observation}
+        if not isinstance(observation, dict) and len(specs) == 1:
+            observation = {name: observation for name in specs}
+        given = list(observation) if isinstance(observation, dict) else [type(observation).__name__]
+        if lacking := [name for name in specs if name not in given]:
+            raise ValueError(f"observation: expected a dict with {', '.join(lacking)}, found {given}.")
         arrays = {name: np.asarray(observation[name]) for name in specs}
         single = all(arrays[name].shape == tuple(spec["shape"]) for name, spec in specs.items())
         if single:
