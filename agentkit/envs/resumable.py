@@ -269,5 +269,6 @@ def elsewhere(what: str) -> CheckpointError:
     return CheckpointError(
         f"The replayed episode is not the saved one: {what}. Either the environment is not deterministic "
         "for a given seed (its reseed must cover every source of randomness), or it was made with other "
-        "settings or another version than when it was saved."
+        "settings or another version than when it was saved. A new run of one agent can begin with what this "
+        "one has learned: init_from (--init-from)."
     )
