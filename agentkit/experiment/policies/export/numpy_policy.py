@@ -100,7 +100,7 @@ class Policy:
         """
         specs = self.description["observations"]
         if not isinstance(observation, dict) and len(specs) == 1:
-            observation = {name: observation for name in specs}
+            observation = dict.fromkeys(specs, observation)
         given = list(observation) if isinstance(observation, dict) else [type(observation).__name__]
         if lacking := [name for name in specs if name not in given]:
             raise ValueError(f"observation: expected a dict with {', '.join(lacking)}, found {given}.")
