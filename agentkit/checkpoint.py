@@ -38,7 +38,8 @@ _NAME = re.compile(r"step_(\d+)(?:\.(\d+))?$")  # The second number tells writin
 _ARRAY = "__array__"
 _MOST_STATE = 2**28
 _MOST_LOOKS = 10
-_KINDS = "biufcSUmM"  # Not objects, and not jax's bfloat16, which numpy reads back as raw bytes.
+_DTYPE = "dtype"
+_KINDS = "biufcSUmM"  # Not objects; jax's bfloat16 and its kind are written as bytes, with their names.
 
 
 class CheckpointWarning(UserWarning):
@@ -270,7 +271,10 @@ def _folders(path: pathlib.Path) -> set[str]:
 
 
 def _encode(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
-    """Returns plain values as they are, and for an array, which goes into `arrays`, ``{"__array__": name}``."""
+    """Returns plain values as they are, and for an array, which goes into `arrays`, ``{"__array__": name}``.
+
+    One of a dtype that numpy lacks goes there as bytes, and its dtype stands beside the name.
+    """
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str) or key == _ARRAY:
@@ -281,14 +285,17 @@ def _encode(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
     if isinstance(value, (list, tuple)):
         return [_encode(child, f"{path}/{i}", arrays) for i, child in enumerate(value)]
     if isinstance(value, (np.ndarray, np.generic)):
-        if value.dtype.kind not in _KINDS:
+        name = f"a{len(arrays)}"
+        if value.dtype.kind in _KINDS:
+            arrays[name] = np.asarray(value)
+            return {_ARRAY: name}
+        if not nests.is_numeric(value.dtype):
             raise CheckpointError(
                 f"Checkpoint state at {path!r}: expected an array of bools, numbers, strings or times, found "
                 f"{value.dtype}, which a .npz file cannot hold without pickle. Convert it in save()."
             )
-        name = f"a{len(arrays)}"
-        arrays[name] = np.asarray(value)
-        return {_ARRAY: name}
+        arrays[name] = np.array(value, order="C")[..., None].view(np.uint8)
+        return {_ARRAY: name, _DTYPE: value.dtype.name}
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise CheckpointError(
@@ -301,6 +308,8 @@ def _decode(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     if isinstance(value, dict):
         if value.keys() == {_ARRAY}:
             return arrays[value[_ARRAY]]
+        if value.keys() == {_ARRAY, _DTYPE}:
+            return arrays[value[_ARRAY]].view(nests.numeric_dtype(value[_DTYPE]))[..., 0]
         return {key: _decode(child, arrays) for key, child in value.items()}
     if isinstance(value, list):
         return [_decode(child, arrays) for child in value]
