@@ -49,6 +49,21 @@ def growing_update(network: Any, loss: Any, config: Any) -> Any:
     return made._replace(update=lambda state, batch: ((state, 0), made.update(state, batch)[1]))
 
 
+def drifting_update(network: Any, loss: Any, config: Any) -> Any:
+    made = dqn.make_update(network, loss, config)
+
+    def update(state: Any, batch: Any) -> Any:
+        new, output = made.update(state._replace(num_updates=jnp.int32(0)), batch)
+        return new._replace(num_updates=state.num_updates + 0.5), output
+
+    return made._replace(update=update)
+
+
+def update_with_a_typed_key(network: Any, loss: Any, config: Any) -> Any:
+    made = dqn.make_update(network, loss, config)
+    return made._replace(init=lambda key: made.init(key)._replace(key=jax.random.key(0)))
+
+
 def loss_with(**metrics: Any) -> Any:
     def make_loss(network: Any, config: Any) -> Any:
         stock = dqn.make_loss(network, config)
@@ -94,6 +109,11 @@ WRONG = {
         "dqn",
         {"make_update": growing_update},
         "fails with 'the training state changes its shape'",
+    ),
+    "a state of another dtype": (
+        "dqn",
+        {"make_update": drifting_update},
+        'fails with "the training state\'s .num_updates begins as int32 and becomes float32"',
     ),
     "a metric of each item": (
         "dqn",
@@ -165,6 +185,13 @@ def test_nothing_is_computed_and_no_folder_made_before_it_is_told(tmp_path: Any)
         run(ExperimentConfig(agent, "agentkit:point_mass", 10, run_directory=tmp_path / "run"))
     assert not (tmp_path / "run").exists()
     assert caught.value.__cause__ is None
+
+
+def test_a_typed_key_is_refused_where_checkpoints_would_hold_it(tmp_path: Any) -> None:
+    agent = dqn.make_agent(make_update=update_with_a_typed_key)
+    with pytest.raises(SpecError, match=r"key of jax.random.key at .key, .* Keep one of jax.random.PRNGKey"):
+        check_fit(ExperimentConfig(agent, "agentkit:catch", 10, run_directory=tmp_path / "run"), spec_for("dqn"))
+    check_fit(ExperimentConfig(agent, "agentkit:catch", 10), spec_for("dqn"))
 
 
 def test_what_works_is_taken_with_an_add_on_around_it_and_without_compiling() -> None:

@@ -21,6 +21,7 @@ from agentkit.experiment.policies.agent_parts import AgentParts, is_agentkits, m
 from agentkit.replay import Table
 from agentkit.replay.base import index_tables
 from agentkit.replay.in_process.frame_column import bytes_per_step
+from agentkit.types import Nest
 
 _EXCHANGED = {"experience", "make_networks"}
 _TRACED = {"make_networks", "make_policy", "make_update"}
@@ -53,6 +54,8 @@ def check_fit(experiment: Any, spec: specs.EnvironmentSpec) -> AgentParts:
     table = check_table(agent, spec)
     if agent.make_learner is None:
         parts.make_update()
+        if experiment.run_directory is not None:
+            _check_can_be_written(parts.state)
     if has_own_networks:
         check_works(name, agent, spec, parts, table)
         return parts
@@ -61,6 +64,16 @@ def check_fit(experiment: Any, spec: specs.EnvironmentSpec) -> AgentParts:
     if own and not jax.config.jax_disable_jit:  # type: ignore[attr-defined]
         check_works(name or "The agent", agent, spec, parts, table, own)
     return parts
+
+
+def _check_can_be_written(state: Nest) -> None:
+    """Refuses a training state with typed PRNG keys, which no checkpoint could hold."""
+    for path, leaf in jax.tree_util.tree_flatten_with_path(state)[0]:
+        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.extended):
+            raise SpecError(
+                f"The training state has a key of jax.random.key at {jax.tree_util.keystr(path)}, which a checkpoint "
+                "cannot hold. Keep one of jax.random.PRNGKey, or jax.random.key_data(key)."
+            )
 
 
 def _differs(table: Table, name: str, agent: Agent[Any], spec: specs.EnvironmentSpec) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 import tree
+from jax.tree_util import keystr, tree_flatten_with_path
 
 from agentkit import specs
 from agentkit.agents import registry
@@ -114,6 +115,9 @@ def check_works(
         new, output = jax.eval_shape(parts.update.update, parts.state, ReplaySample(info, data, count, count))
         if _shapes(new) != _shapes(parts.state):
             raise SpecError("the training state changes its shape")
+        for (path, leaf), after in zip(tree_flatten_with_path(parts.state)[0], jax.tree.leaves(new), strict=True):
+            if leaf.dtype != after.dtype:  # No checkpoint of it could be restored.
+                raise SpecError(f"the training state's {keystr(path)} begins as {leaf.dtype} and becomes {after.dtype}")
         if output.priorities is not None and output.priorities.shape != (size,):
             raise SpecError(f"priorities have the shape {list(output.priorities.shape)}, not [{size}]")
         for name, metric in output.metrics.items() if agent.batch_plan.num_updates == 1 else ():  # Else it is averaged.

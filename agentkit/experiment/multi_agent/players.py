@@ -61,6 +61,7 @@ class _OfOne(NamedTuple):
 
     agent: Agent[Any]
     num_steps: int
+    run_directory: Any
     ready: None = None
     devices: None = None
     init_from: None = None
@@ -161,7 +162,8 @@ def make_trained(
         raise no_own_actor(f"policies[{policy_id!r}]")
     agent_ids = by_policy[policy_id]
     agent = agent.with_num_envs(len(agent_ids) * (config.num_envs or 1))
-    one = _OfOne(agent, config.num_steps * (1 if config.count_steps_by == "agents" else len(agent_ids)))
+    num_steps = config.num_steps * (1 if config.count_steps_by == "agents" else len(agent_ids))
+    one = _OfOne(agent, num_steps, config.run_directory)
     try:
         parts = check_fit(one, spec)
         check_memory(one, spec)
