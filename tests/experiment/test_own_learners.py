@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -15,6 +16,7 @@ from agentkit.agents import dqn
 from agentkit.agents.common.experience_wrappers import WithRateLimiter
 from agentkit.envs.catch import Catch
 from agentkit.errors import ConfigError, SpecError
+from agentkit.learning.learner import as_floats
 from agentkit.replay import MinSize
 
 STOCK = dqn.make_agent(dqn.Config(hidden_sizes=(4,), batch_size=4, min_replay_size=20, n_step=1))
@@ -98,6 +100,11 @@ def test_a_metric_that_is_no_number_is_named(metrics: Any, message: str) -> None
 
     with pytest.raises(SpecError, match=message):
         run(Measured, several=False)
+
+
+def test_a_metric_of_one_number_in_an_array_is_taken() -> None:
+    """The check of shapes before a run takes it, so the log may not refuse it when the work is done."""
+    assert as_floats({"a": np.ones(1, np.float32), "b": jnp.bfloat16(2), "c": True}) == {"a": 1.0, "b": 2.0, "c": 1.0}
 
 
 class Passes(Learner):
