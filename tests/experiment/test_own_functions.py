@@ -120,6 +120,11 @@ WRONG = {
         {"make_loss": loss_with(r=lambda data: data.reward)},
         r"learning fails with \"the metric 'r' has the shape \[\d+\], not \[\]: take its mean\"",
     ),
+    "a metric by a count's name": (
+        "dqn",
+        {"make_loss": loss_with(steps=lambda data: data.reward.mean())},
+        "the metric 'steps' has the name of a count that the log keeps: give it another",
+    ),
     "metrics in metrics": (
         "dqn",
         {"make_loss": loss_with(r=lambda data: {"mean": data.reward.mean()})},

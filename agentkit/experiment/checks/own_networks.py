@@ -26,6 +26,8 @@ from agentkit.types import Nest, ReplaySample, SampleInfo
 _KEY = jax.ShapeDtypeStruct((2,), np.uint32)
 _PACKAGE = Path(__file__).resolve().parents[2]
 _NUM_QUANTILES = 8
+_COUNTS = {"steps", "updates", "updates_per_second", "seconds"}
+"""Columns of a learner's log that no metric of the same name may replace."""
 _METHODS = ("apply", "logits", "outputs", "q_values", "behaviour", "critic", "mix")
 
 
@@ -120,6 +122,8 @@ def check_works(
                 raise SpecError(f"the training state's {keystr(path)} begins as {leaf.dtype} and becomes {after.dtype}")
         if output.priorities is not None and output.priorities.shape != (size,):
             raise SpecError(f"priorities have the shape {list(output.priorities.shape)}, not [{size}]")
+        if taken := _COUNTS & output.metrics.keys():
+            raise SpecError(f"the metric {min(taken)!r} has the name of a count that the log keeps: give it another")
         for name, metric in output.metrics.items() if agent.batch_plan.num_updates == 1 else ():  # Else it is averaged.
             if not isinstance(shape := _shapes(metric), list) or math.prod(shape) != 1:
                 raise SpecError(f"the metric {name!r} has the shape {_shapes(metric)}, not []: take its mean")
