@@ -160,4 +160,5 @@ def name_of(agent: Agent[Any]) -> str | None:
 
 def _check(name: str) -> None:
     if name not in _AGENTS:
-        raise unknown_name("agent", name, _AGENTS)
+        own = "An agent of your own is trained from Python: docs/compose_an_agent.md." if ":" in name else ""
+        raise unknown_name("agent", name, _AGENTS, own)

@@ -31,6 +31,11 @@ def test_an_agent_takes_the_action_spaces_that_are_named_and_no_other(name, spac
         agent.make_networks(spec)
 
 
+def test_an_agent_of_ones_own_is_shown_the_way_to_python() -> None:
+    with pytest.raises(UnknownNameError, match=r"trained from Python: docs/compose_an_agent.md"):
+        registry.make("my_module:make_agent")
+
+
 @pytest.mark.parametrize("ask", [registry.about, registry.file, registry.describe, registry.module])
 def test_an_unknown_name_is_refused_with_the_nearest(ask):
     with pytest.raises(UnknownNameError, match="Did you mean 'sac'"):
