@@ -172,10 +172,9 @@ def test_a_platform_that_is_not_there_is_named(error, why, monkeypatch):
         raise error
 
     monkeypatch.setattr(jax, "local_devices", fail)
-    before = jax.config.jax_platforms
-    jax.config.update("jax_platforms", "cuda")
-    try:
-        with pytest.raises(ConfigError, match=rf"JAX cannot begin with JAX_PLATFORMS={why}\. Unset it"):
-            describe_devices(None)
-    finally:
-        jax.config.update("jax_platforms", before)
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    with pytest.raises(type(error)):
+        describe_devices(None)
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    with pytest.raises(ConfigError, match=rf"JAX cannot begin with JAX_PLATFORMS={why}\. Unset it"):
+        describe_devices(None)

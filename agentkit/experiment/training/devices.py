@@ -52,11 +52,12 @@ def _local_devices() -> list[jax.Device]:
     try:
         return jax.local_devices()
     except (RuntimeError, AssertionError) as error:  # The latter of CUDA, with no word to it.
-        if not jax.config.jax_platforms:
+        platforms = os.environ.get("JAX_PLATFORMS")
+        if not platforms:
             raise
         why = f" ({str(error).splitlines()[0]})" if str(error) else ""
         raise ConfigError(
-            f"JAX cannot begin with JAX_PLATFORMS={jax.config.jax_platforms}{why}. Unset it, or install what it needs."
+            f"JAX cannot begin with JAX_PLATFORMS={platforms}{why}. Unset it, or install what it needs."
         ) from error
 
 
