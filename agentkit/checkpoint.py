@@ -39,7 +39,7 @@ _ARRAY = "__array__"
 _MOST_STATE = 2**28
 _MOST_LOOKS = 10
 _DTYPE = "dtype"
-_KINDS = "biufcSUmM"  # Not objects; jax's bfloat16 and its kind are written as bytes, with their names.
+_KINDS = "biufcSUmM"  # Not objects. Of jax's own, bfloat16 and its kind, some have these letters, too: see `_encode`.
 
 
 class CheckpointWarning(UserWarning):
@@ -286,7 +286,7 @@ def _encode(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
         return [_encode(child, f"{path}/{i}", arrays) for i, child in enumerate(value)]
     if isinstance(value, (np.ndarray, np.generic)):
         name = f"a{len(arrays)}"
-        if value.dtype.kind in _KINDS:
+        if value.dtype.kind in _KINDS and value.dtype.type.__module__ == "numpy":
             arrays[name] = np.asarray(value)
             return {_ARRAY: name}
         if not nests.is_numeric(value.dtype):

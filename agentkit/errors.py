@@ -69,6 +69,10 @@ class RawFramesWarning(UserWarning):
     """Says that an agent would see an Atari game's single frames, as the screen has them."""
 
 
+class OwnStatisticsWarning(UserWarning):
+    """Says that each environment of a run normalises by statistics of its own."""
+
+
 def tell_not_finite(message: str, on_nan: str) -> None:
     """Raises an error that says what is NaN or infinite; where `on_nan` is "warn", warns instead.
 

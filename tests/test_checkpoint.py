@@ -273,7 +273,7 @@ def test_a_leaf_that_cannot_be_saved_is_named_and_leaves_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["step_000000000001"]
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "int4"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "int4"])
 @pytest.mark.parametrize("shape", [(), (0, 2), (2, 3)])
 def test_numbers_that_numpy_lacks_come_back_as_they_were(
     tmp_path: pathlib.Path, dtype: str, shape: tuple[int, ...]

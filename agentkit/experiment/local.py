@@ -309,8 +309,8 @@ def _build(
     policy = parts.policy()
     own = own_actions(getattr(environment, "environment", environment))  # Inside of what is watched.
     fillings = [] if found is not None else read_fillings(experiment, spec, parts.pure_policy, own)
-    lacking = begin(experiment)
     choose_dispatch(parts.state)
+    lacking = begin(experiment)
     logs = _open_logs(experiment, stack, found, environment, resume)
     replay = _open_replay(experiment, stack, spec, environment, found)
     contents = {"replay": replay.save}

@@ -366,8 +366,8 @@ def _build(
     record: dict[str, Any] = {"dataset": path, "evaluates": config.environment is not None}
     if config.environment is None:
         record["specs"] = encode_spec(spec)  # Nobody else can say what the policy observes.
-    lacking = begin(experiment, record)
     choose_dispatch(parts.state)
+    lacking = begin(experiment, record)
     logs = RunLogs(experiment, stack, found, resume, unit="update")
     for message in filter(None, (f"Device: {describe_devices(config.devices)}", lacking, initial.message)):
         logs.message(message)

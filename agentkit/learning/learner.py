@@ -67,7 +67,8 @@ def as_floats(metrics: Any) -> dict[str, float]:
     values = {}
     for name, value in metrics.items():
         try:
-            values[name] = float(np.asarray(value).item())  # Of [1] as well, which newer numpys refuse to float.
+            is_array = isinstance(value, np.ndarray | jax.Array)  # Of [1] as well, which newer numpys refuse to float.
+            values[name] = float(value.item() if is_array else value)
         except (TypeError, ValueError) as error:
             shape = list(np.shape(value))
             found = f"an array of the shape {shape}. Take its mean" if shape else f"{value!r:.80}. Leave it out"

@@ -47,8 +47,11 @@ def batch_renorm(x: Array, training: bool, momentum: float, warmup: int) -> jax.
     shift = jnp.where(is_warm, jnp.clip((mean - running_mean) / running_std, -MAX_SHIFT, MAX_SHIFT), 0.0)  # d
     ratio, shift = jax.lax.stop_gradient((ratio, shift))
     normalized = (x - mean[None]) / std[None] * ratio[None] + shift[None]
-    hk.set_state("mean", momentum * running_mean + (1 - momentum) * jax.lax.stop_gradient(mean))
-    hk.set_state("variance", momentum * running_variance + (1 - momentum) * jax.lax.stop_gradient(variance))
+    dtype = running_mean.dtype
+    hk.set_state("mean", momentum * running_mean + (1 - momentum) * jax.lax.stop_gradient(mean).astype(dtype))
+    hk.set_state(
+        "variance", momentum * running_variance + (1 - momentum) * jax.lax.stop_gradient(variance).astype(dtype)
+    )
     hk.set_state("num_batches", num_batches + 1)
     return normalized * scale[None] + offset[None]
 

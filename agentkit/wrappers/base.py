@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import functools
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -13,7 +14,7 @@ import numpy as np
 import tree
 
 from agentkit import specs
-from agentkit.errors import CheckpointError, ConfigError
+from agentkit.errors import CheckpointError, ConfigError, OwnStatisticsWarning
 from agentkit.types import FIRST, Nest
 
 _GYMNASIUM_STATISTICS = ("NormalizeObservation", "NormalizeReward")
@@ -275,8 +276,11 @@ def name_of(wrapper: Callable[..., Any]) -> str:
 def check_statistics(environment: Any) -> None:
     """Refuses an environment whose wrappers normalise by statistics that no other environment of a run has.
 
+    Of gymnasium's, which the environment's own function has put around it, it warns: old runs have them, and who
+    evaluates nothing may want them.
+
     Args:
-        environment: single, or a batch in this process; of gymnasium's kind, what its own function has put around it.
+        environment: single, or a batch in this process.
 
     Raises:
         ConfigError: a wrapper in the chain keeps statistics.
@@ -285,7 +289,7 @@ def check_statistics(environment: Any) -> None:
     if getattr(cls, "keeps_statistics", False):
         raise ConfigError(_refusal(cls.__name__))
     if hasattr(cls, "gymnasium_environment"):
-        _check_gymnasium(environment.gymnasium_environment)
+        _warn_of_statistics(environment.gymnasium_environment)
         return
     if hasattr(cls, "environments"):  # A batch.
         inside = environment.environments
@@ -295,14 +299,16 @@ def check_statistics(environment: Any) -> None:
         check_statistics(each)
 
 
-def _check_gymnasium(environment: Any) -> None:
-    """Refuses gymnasium's wrappers that keep statistics; those that were frozen are the same everywhere."""
-    while _is_gymnasium(type(environment), "Wrapper", "VectorWrapper"):
-        if _keeps_statistics(type(environment)) and getattr(environment, "update_running_mean", True):
-            raise ConfigError(_refusal(type(environment).__name__))
+def _warn_of_statistics(environment: Any) -> None:
+    """Warns of gymnasium's wrappers that keep statistics; those that were frozen are the same everywhere."""
+    while _is_gymnasium(cls := type(environment), "Wrapper", "VectorWrapper"):
+        said = getattr(cls, "keeps_statistics", _is_gymnasium(cls, *_GYMNASIUM_STATISTICS))
+        if said and getattr(environment, "update_running_mean", True):
+            warnings.warn(_refusal(cls.__name__, "the environment"), OwnStatisticsWarning, stacklevel=1)
         environment = environment.env
-    for each in getattr(environment, "envs", ()):  # Of a vector environment in this process.
-        _check_gymnasium(each)
+    if _is_gymnasium(type(environment), "SyncVectorEnv"):
+        for each in environment.envs:
+            _warn_of_statistics(each)
 
 
 def check_no_statistics(wrappers: Sequence[Callable[..., Any]]) -> None:
@@ -312,17 +318,14 @@ def check_no_statistics(wrappers: Sequence[Callable[..., Any]]) -> None:
         ConfigError: there is one.
     """
     for each in wrappers:
-        if _keeps_statistics(getattr(each, "func", each)):
+        is_theirs = is_gymnasium_wrapper(each) and name_of(each) in _GYMNASIUM_STATISTICS
+        if is_theirs or _says(each, "keeps_statistics"):
             raise ConfigError(_refusal(name_of(each)))
 
 
-def _keeps_statistics(wrapper: Callable[..., Any]) -> bool:
-    return _says(wrapper, "keeps_statistics") or _is_gymnasium(wrapper, *_GYMNASIUM_STATISTICS)
-
-
-def _refusal(name: str) -> str:
+def _refusal(name: str, where: str = "wrappers") -> str:
     return (
-        f"wrappers: {name} has statistics of its own in each environment, so that evaluations, other actors and saved "
+        f"{where}: {name} has statistics of its own in each environment, so that evaluations, other actors and saved "
         "policies would have other observations than the training. Take --normalize observations (in Python "
         "agents.addons.with_normalization(agent)), or of agents such as ppo the setting normalize_observations."
     )

@@ -12,8 +12,8 @@ from agentkit.agents import dqn  # noqa: E402
 from agentkit.cli.values.environments import parse_wrapper  # noqa: E402
 from agentkit.envs.catch import Catch  # noqa: E402
 from agentkit.envs.gymnasium import GymnasiumEnvironment  # noqa: E402
-from agentkit.errors import ConfigError  # noqa: E402
-from agentkit.experiment import ExperimentConfig, run  # noqa: E402
+from agentkit.errors import ConfigError, OwnStatisticsWarning  # noqa: E402
+from agentkit.experiment import ExperimentConfig  # noqa: E402
 from agentkit.wrappers.clip_reward import ClipReward  # noqa: E402
 from agentkit.wrappers.frame_stack import FrameStack  # noqa: E402
 
@@ -115,7 +115,6 @@ class OwnNormalization(gymnasium.wrappers.NormalizeObservation):
     [
         ([ClipReward, LIMIT], "Put TimeLimit before ClipReward"),
         ([gymnasium.wrappers.NormalizeObservation], "NormalizeObservation has statistics of its own"),
-        ([OwnNormalization], "OwnNormalization has statistics of its own"),
         ([gymnasium.wrappers.NormalizeReward], "NormalizeReward has statistics of its own"),
     ],
 )
@@ -131,7 +130,18 @@ def frozen():
     return LIMIT(environment)
 
 
-@pytest.mark.parametrize("settings", [{}, {"num_envs": 2}])
+def with_own_field():
+    environment = make_cart_pole()
+    environment.unwrapped.envs = 4
+    return environment
+
+
+class SharedNormalization(gymnasium.wrappers.NormalizeObservation):
+    """One whose statistics are the same in all environments, as its author says."""
+
+    keeps_statistics = False
+
+
 @pytest.mark.parametrize(
     "environment",
     [
@@ -142,15 +152,20 @@ def frozen():
         lambda: gymnasium.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync", wrappers=[OwnNormalization]),
     ],
 )
-def test_a_run_refuses_statistics_that_the_environment_brings_along(environment, settings, tmp_path):
+def test_a_run_warns_of_statistics_that_the_environment_brings_along(environment):
     """Else evaluations and saved policies saw other numbers than the training, and nobody said so."""
-    with pytest.raises(ConfigError, match=r"Normali\w+ has statistics of its own in each"):
-        run(ExperimentConfig(dqn.make_agent(), environment, 10, run_directory=tmp_path / "run", **settings))
-    assert not list(tmp_path.rglob("config.json"))
+    experiment = ExperimentConfig(dqn.make_agent(), environment, 10, evaluation_period=0)
+    with pytest.warns(OwnStatisticsWarning, match=r"^the environment: \w*Normali\w+ has statistics of its own in each"):
+        experiment.make_environment(0).close()
 
 
-def test_statistics_that_were_frozen_are_taken():
-    ExperimentConfig(dqn.make_agent(), frozen, 10, evaluation_period=0).make_environment(0).close()
+@pytest.mark.parametrize(
+    ("environment", "wrappers"),
+    [(frozen, []), ("gymnasium:CartPole-v1", [SharedNormalization]), (with_own_field, [])],
+)
+def test_other_environments_are_made_without_a_word(environment, wrappers):
+    experiment = ExperimentConfig(dqn.make_agent(), environment, 10, evaluation_period=0, wrappers=wrappers)
+    experiment.make_environment(0).close()
 
 
 def test_those_for_vector_environments_go_where_these_are_made():

@@ -167,7 +167,7 @@ def test_the_device_is_named(monkeypatch):
 @pytest.mark.parametrize(
     ("error", "why"), [(AssertionError(), "cuda"), (RuntimeError("no libtpu.so\nat all"), r"cuda \(no libtpu.so\)")]
 )
-def test_a_platform_that_is_not_there_is_named(error, why, monkeypatch):
+def test_a_platform_that_is_not_there_is_named_before_there_is_a_folder(error, why, monkeypatch, tmp_path):
     def fail():
         raise error
 
@@ -178,3 +178,10 @@ def test_a_platform_that_is_not_there_is_named(error, why, monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cuda")
     with pytest.raises(ConfigError, match=rf"JAX cannot begin with JAX_PLATFORMS={why}\. Unset it"):
         describe_devices(None)
+    for environment, on_device in (("agentkit:catch", False), ("jax:catch", True)):
+        experiment = ExperimentConfig(
+            dqn.make_agent(), environment, 20, run_directory=tmp_path / "run", on_device=on_device
+        )
+        with pytest.raises(ConfigError, match="JAX cannot begin"):
+            run(experiment)
+        assert not (tmp_path / "run").exists()

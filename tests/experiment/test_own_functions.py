@@ -110,11 +110,6 @@ WRONG = {
         {"make_update": growing_update},
         "fails with 'the training state changes its shape'",
     ),
-    "a state of another dtype": (
-        "dqn",
-        {"make_update": drifting_update},
-        'fails with "the training state\'s .num_updates begins as int32 and becomes float32"',
-    ),
     "a metric of each item": (
         "dqn",
         {"make_loss": loss_with(r=lambda data: data.reward)},
@@ -192,9 +187,18 @@ def test_nothing_is_computed_and_no_folder_made_before_it_is_told(tmp_path: Any)
     assert caught.value.__cause__ is None
 
 
-def test_a_typed_key_is_refused_where_checkpoints_would_hold_it(tmp_path: Any) -> None:
-    agent = dqn.make_agent(make_update=update_with_a_typed_key)
-    with pytest.raises(SpecError, match=r"key of jax.random.key at .key, .* Keep one of jax.random.PRNGKey"):
+@pytest.mark.parametrize(
+    ("make_update", "message"),
+    [
+        (update_with_a_typed_key, r"key of jax.random.key at .key, .* Keep one of jax.random.PRNGKey"),
+        (drifting_update, "state's .num_updates begins as int32 and becomes float32: cast it"),
+    ],
+)
+def test_a_state_that_no_checkpoint_could_restore_is_refused_where_there_are_any(
+    make_update: Any, message: str, tmp_path: Any
+) -> None:
+    agent = dqn.make_agent(make_update=make_update)
+    with pytest.raises(SpecError, match=message):
         check_fit(ExperimentConfig(agent, "agentkit:catch", 10, run_directory=tmp_path / "run"), spec_for("dqn"))
     check_fit(ExperimentConfig(agent, "agentkit:catch", 10), spec_for("dqn"))
 

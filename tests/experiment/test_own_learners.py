@@ -16,8 +16,10 @@ from agentkit.agents import dqn
 from agentkit.agents.common.experience_wrappers import WithRateLimiter
 from agentkit.envs.catch import Catch
 from agentkit.errors import ConfigError, SpecError
+from agentkit.experiment.runs.logs import learner_row
 from agentkit.learning.learner import as_floats
 from agentkit.replay import MinSize
+from agentkit.types import TableInfo
 
 STOCK = dqn.make_agent(dqn.Config(hidden_sizes=(4,), batch_size=4, min_replay_size=20, n_step=1))
 
@@ -105,6 +107,22 @@ def test_a_metric_that_is_no_number_is_named(metrics: Any, message: str) -> None
 def test_a_metric_of_one_number_in_an_array_is_taken() -> None:
     """The check of shapes before a run takes it, so the log may not refuse it when the work is done."""
     assert as_floats({"a": np.ones(1, np.float32), "b": jnp.bfloat16(2), "c": True}) == {"a": 1.0, "b": 2.0, "c": 1.0}
+
+
+class Tensor:
+    """Is one of PyTorch's with a gradient: a number, and no array of numpy's."""
+
+    def __float__(self) -> float:
+        return 3.0
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise RuntimeError("Can't call numpy() on Tensor that requires grad.")
+
+
+def test_what_says_that_it_is_a_number_is_taken_and_counts_stay() -> None:
+    metrics = as_floats({"loss": Tensor(), "steps": 7, "replay_size": 8})
+    row = learner_row(metrics, 20, TableInfo("t", size=1, max_size=9, num_inserted=1, num_sampled=2))
+    assert {**row, "samples_per_insert": 2.0} == {"steps": 20, "loss": 3.0, "replay_size": 1, "samples_per_insert": 2.0}
 
 
 class Passes(Learner):

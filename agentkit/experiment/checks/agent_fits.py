@@ -52,17 +52,18 @@ def check_fit(experiment: Any, spec: specs.EnvironmentSpec) -> AgentParts:
     if has_own_networks:
         check_own_networks(name, agent, spec, parts.networks)
     table = check_table(agent, spec)
+    saved = experiment.run_directory is not None
     if agent.make_learner is None:
         parts.make_update()
-        if experiment.run_directory is not None:
+        if saved:
             _check_can_be_written(parts.state)
     if has_own_networks:
-        check_works(name, agent, spec, parts, table)
+        check_works(name, agent, spec, parts, table, saved=saved)
         return parts
     if name is not None and code.keys() == {"experience"} and _differs(table, name, agent, spec):
         own = ["the experience"]
     if own and not jax.config.jax_disable_jit:  # type: ignore[attr-defined]
-        check_works(name or "The agent", agent, spec, parts, table, own)
+        check_works(name or "The agent", agent, spec, parts, table, own, saved=saved)
     return parts
 
 

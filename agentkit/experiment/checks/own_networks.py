@@ -26,8 +26,8 @@ from agentkit.types import Nest, ReplaySample, SampleInfo
 _KEY = jax.ShapeDtypeStruct((2,), np.uint32)
 _PACKAGE = Path(__file__).resolve().parents[2]
 _NUM_QUANTILES = 8
-_COUNTS = {"steps", "updates", "updates_per_second", "seconds"}
-"""Columns of a learner's log that no metric of the same name may replace."""
+_COUNTS = {"steps", "updates", "updates_per_second", "seconds", "replay_size", "samples_per_insert"}
+"""Columns of a learner's log, which a metric of the same name would replace or be lost in."""
 _METHODS = ("apply", "logits", "outputs", "q_values", "behaviour", "critic", "mix")
 
 
@@ -86,6 +86,8 @@ def check_works(
     parts: Any,
     table: Table,
     own: Sequence[str] = (),
+    *,
+    saved: bool = False,
 ) -> None:
     """Refuses parts with which the agent cannot act or learn: both are traced on shapes, without computing.
 
@@ -96,6 +98,7 @@ def check_works(
         parts: networks, update and the shapes of the training state.
         table: that the learner draws its batches from.
         own: the user's functions, by name; none where the networks are all that is the user's.
+        saved: whether the training state goes into checkpoints, of which none with another dtype could be restored.
 
     Raises:
         SpecError: it has what the agent's own function said of these parts.
@@ -118,8 +121,10 @@ def check_works(
         if _shapes(new) != _shapes(parts.state):
             raise SpecError("the training state changes its shape")
         for (path, leaf), after in zip(tree_flatten_with_path(parts.state)[0], jax.tree.leaves(new), strict=True):
-            if leaf.dtype != after.dtype:  # No checkpoint of it could be restored.
-                raise SpecError(f"the training state's {keystr(path)} begins as {leaf.dtype} and becomes {after.dtype}")
+            if saved and leaf.dtype != after.dtype:
+                raise SpecError(
+                    f"the training state's {keystr(path)} begins as {leaf.dtype} and becomes {after.dtype}: cast it"
+                )
         if output.priorities is not None and output.priorities.shape != (size,):
             raise SpecError(f"priorities have the shape {list(output.priorities.shape)}, not [{size}]")
         if taken := _COUNTS & output.metrics.keys():

@@ -29,7 +29,7 @@ from agentkit.experiment.policies.agent_parts import AgentParts, find_policy
 from agentkit.experiment.policies.loading import Policies
 from agentkit.experiment.runs.logs import RunLogs, learner_row
 from agentkit.experiment.runs.resume_checks import begin
-from agentkit.experiment.training.devices import FirstDevicePublisher, describe_devices, learner_devices
+from agentkit.experiment.training.devices import FirstDevicePublisher, describe_devices, learner_devices, local_devices
 from agentkit.experiment.training.hooks import Hooks
 from agentkit.experiment.training.initial_state import InitialState, find_initial_state
 from agentkit.experiment.training.training_loop import Judge, Training
@@ -90,6 +90,7 @@ def find_parts(experiment: ExperimentConfig, already: int = 0) -> DeviceParts:
         experiment: see `Run`.
         already: steps of the checkpoint that it goes on from.
     """
+    local_devices()  # Before an environment makes arrays.
     environment = find_environment(experiment)
     spec = make_environment_spec(environment)
     num_envs, devices = experiment.num_envs or 1, learner_devices(experiment.devices)

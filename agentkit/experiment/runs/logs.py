@@ -150,10 +150,6 @@ def _tables_are_known(status: dict[str, Any]) -> bool:
 
 
 def learner_row(metrics: dict[str, float], steps: int, table: TableInfo) -> dict[str, Any]:
-    """Returns a row of the learner's log: metrics, environment steps and the replay table's state."""
-    return {
-        "steps": steps,
-        **metrics,
-        "replay_size": table.size,
-        "samples_per_insert": table.samples_per_insert,
-    }
+    """Returns a row of the learner's log: steps, metrics and the table's state; no metric takes a count's place."""
+    counts = {"steps": steps, "replay_size": table.size, "samples_per_insert": table.samples_per_insert}
+    return {"steps": steps, **metrics, **counts}

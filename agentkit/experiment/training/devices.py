@@ -23,7 +23,7 @@ def learner_devices(num_devices: int | None) -> list[jax.Device] | None:
     """
     if num_devices is None:
         return None
-    found = _local_devices()
+    found = local_devices()
     if len(found) < num_devices:
         raise ConfigError(
             f"Expected at least devices={num_devices} JAX devices in this process, found {len(found)}: {found}. Lower "
@@ -38,7 +38,7 @@ def describe_devices(num_devices: int | None) -> str:
     Args:
         num_devices: as for `learner_devices`.
     """
-    found = _local_devices()
+    found = local_devices()
     used = found[: num_devices or 1]
     number = "" if len(found) == 1 else f" ({len(used)} of {len(found)})"
     if used[0].platform != "cpu":
@@ -47,8 +47,12 @@ def describe_devices(num_devices: int | None) -> str:
     return f"CPU{number}, {count_of(cores, 'core')}"
 
 
-def _local_devices() -> list[jax.Device]:
-    """Returns `jax.local_devices()`; a device that was asked for and is not there is a ConfigError."""
+def local_devices() -> list[jax.Device]:
+    """Returns `jax.local_devices()`, with which JAX begins.
+
+    Raises:
+        ConfigError: a platform that was asked for is not there.
+    """
     try:
         return jax.local_devices()
     except (RuntimeError, AssertionError) as error:  # The latter of CUDA, with no word to it.
@@ -86,7 +90,7 @@ _SMALL_STATE = 100_000
 
 
 def choose_dispatch(state: Nest) -> None:
-    """Lets JAX run small updates on a CPU in the thread that asks for them; must precede its first use.
+    """Begins with JAX, and lets it run small updates on a CPU in the thread that asks for them; must be its first use.
 
     Waking another thread costs about 50 us, as much as acting with a small network, and the next action
     needs the result at once. Measured a step of DQN, 64x64 units: 360 us instead of 410; with
@@ -95,6 +99,10 @@ def choose_dispatch(state: Nest) -> None:
 
     Args:
         state: shapes of the training state.
+
+    Raises:
+        ConfigError: see `local_devices`.
     """
     size = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state))
     jax.config.update("jax_cpu_enable_async_dispatch", size > _SMALL_STATE)
+    local_devices()
