@@ -29,7 +29,7 @@ def test_every_row_is_possible_and_says_its_source(preset):
         rows = plan.batch_size * experiment.agent.experience.segment_length
         assert rows % agent.config.num_minibatches == 0
     assert preset.source.startswith(("docs/results/", "RL Baselines3 Zoo", "CleanRL", "github.com/"))
-    known = ("atari", "gymnasium", "envpool", "dm_control", "dm_control_pixels", "bsuite", "jaxmarl", "team")
+    known = ("atari", "gymnasium", "gymnax", "envpool", "dm_control", "dm_control_pixels", "bsuite", "jaxmarl", "team")
     assert all(name.split(":")[0] in known for name in preset.environments)
 
 
@@ -39,7 +39,7 @@ def test_every_row_is_found(preset):
         assert find(preset.agent, pattern.replace("*", "5")) is preset
 
 
-PAGES = [f"docs/results/{name}.md" for name in ("mujoco", "cartpole", "several_agents")]
+PAGES = [f"docs/results/{name}.md" for name in ("mujoco", "cartpole", "games", "several_agents")]
 OURS = [preset for preset in PRESETS if preset.source in PAGES]
 
 

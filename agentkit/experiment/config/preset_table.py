@@ -18,6 +18,7 @@ _MUJOCO = "docs/results/mujoco.md"
 _CARTPOLE = "docs/results/cartpole.md"
 _TABLE = "docs/results/table.md"
 _BSUITE = "docs/results/bsuite.md"
+_GAMES = "docs/results/games.md"
 _SEVERAL = "docs/results/several_agents.md"
 _ZOO = "RL Baselines3 Zoo 22e3ff2, hyperparams/{}.yml"
 _CLEANRL = "CleanRL, ppo_continuous_action.py and its table for dm_control"
@@ -212,6 +213,20 @@ PRESETS = (
     *(
         Preset("ppo", names, _ZOO.format("ppo"), 10_000_000, _PPO_ATARI, num_envs=8, **around)
         for names, around in _ATARI
+    ),
+    Preset(
+        "ppo",
+        tuple(f"gymnax:{game}-MinAtar" for game in ("Breakout", "Asterix", "SpaceInvaders", "Freeway")),
+        _GAMES,
+        3_000_000,
+        {
+            "segment_length": 32,
+            "num_minibatches": 8,
+            "num_epochs": 4,
+            "learning_rate": Falling(1e-3),
+            "entropy_cost": 0.01,
+        },
+        num_envs=64,
     ),
     # SAC
     Preset("sac", _CLASSIC["Pendulum"], _TABLE, 20_000),
