@@ -90,7 +90,7 @@ _SMALL_STATE = 100_000
 
 
 def choose_dispatch(state: Nest) -> None:
-    """Begins with JAX, and lets it run small updates on a CPU in the thread that asks for them; must be its first use.
+    """Starts JAX so that small updates on a CPU run in the thread that asks for them; must be its first use.
 
     Waking another thread costs about 50 us, as much as acting with a small network, and the next action
     needs the result at once. Measured a step of DQN, 64x64 units: 360 us instead of 410; with
