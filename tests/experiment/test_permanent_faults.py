@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 
+import jax
 import numpy as np
 import pytest
 from dm_env import specs
@@ -56,6 +57,16 @@ def test_a_replay_of_another_signature_ends_the_program(tmp_path, monkeypatch):
     with pytest.raises(ProgramError, match=r"raised ResumeError: "):
         go(tmp_path, 400, resume=True)
     assert time.monotonic() - start < SECONDS
+
+
+def test_a_platform_that_is_not_there_ends_the_program(tmp_path, monkeypatch):
+    def fail():
+        raise RuntimeError("no libtpu.so")
+
+    monkeypatch.setattr(jax, "local_devices", fail)
+    monkeypatch.setenv("JAX_PLATFORMS", "tpu")
+    with pytest.raises(ProgramError, match=r"raised ConfigError: JAX cannot begin with JAX_PLATFORMS=tpu \(no libtpu"):
+        go(tmp_path, 200)
 
 
 def test_too_little_shared_memory_ends_the_program_and_names_what_is_needed(tmp_path):

@@ -36,7 +36,7 @@ from agentkit.experiment.policies.agent_parts import AgentParts
 from agentkit.experiment.runs.lock import RunFolder
 from agentkit.experiment.runs.logs import make_logger
 from agentkit.experiment.runs.resume_checks import ResumeError
-from agentkit.experiment.training.devices import learner_devices
+from agentkit.experiment.training.devices import learner_devices, local_devices
 from agentkit.experiment.training.hooks import Hooks
 from agentkit.experiment.training.initial_state import find_initial_state
 from agentkit.experiment.training.own_learner import OwnLearner, make_learner
@@ -72,6 +72,7 @@ def learner_node(
     label = "learner" if learner_id is None else f"learner-{learner_id}"
     folder = open_run_folder(context, learner_id)
     refuse_prior_data(experiment)
+    local_devices()  # Ends the program where a platform is not there, before it is waited for and begun again.
     devices = learner_devices(experiment.devices)
     spec = spec or find_spec(experiment)
     agent = experiment.agent
