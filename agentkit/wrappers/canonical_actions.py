@@ -99,13 +99,23 @@ def to_bounds(action: Any, agent_spec: specs.Array, spec: specs.Array, array_mod
         if mapping.scale is not None and mapping.offset is not None and _is_canonical(agent_spec):
             action = array_module.maximum(array_module.minimum(action, mapping.one), mapping.minus_one)
             action = action * mapping.scale + mapping.offset
-        action = array_module.maximum(array_module.minimum(action, mapping.high), mapping.low)
+        low, high = mapping.low, mapping.high
+        if array_module is not np:
+            low, high = _inwards(low, np.inf), _inwards(high, -np.inf)
+        action = array_module.maximum(array_module.minimum(action, high), low)
     elif np.any(specs.start_of(agent_spec)):
         action = array_module.asarray(action, spec.dtype) + np.asarray(specs.start_of(agent_spec), spec.dtype)
     if array_module is not np:
         narrow = {8: spec.dtype.kind + "4"}.get(spec.dtype.itemsize, spec.dtype)
         return action.astype(narrow)
     return action.astype(spec.dtype, copy=False)
+
+
+def _inwards(bound: np.ndarray, inside: float) -> np.ndarray:
+    """Returns a bound in 32 bits, rounded towards the inside: 0.1 of 64 bits would become more than it is."""
+    rounded = bound.astype(np.float32)
+    is_outside = rounded < bound if inside > 0 else rounded > bound
+    return np.where(is_outside, np.nextafter(rounded, np.float32(inside)), rounded)
 
 
 def is_bounded_continuous(spec: specs.Array) -> bool:

@@ -2,6 +2,7 @@
 
 import dm_env
 import hypothesis
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import strategies as st
@@ -70,6 +71,21 @@ def test_actions_between_finite_bounds_arrive_within_them(dtype, bounds, action)
     for number in range(5):
         grid.step(np.int32(number))
     np.testing.assert_allclose(np.ravel([inner.actions[-5], inner.actions[-1]]), [low, high], rtol=0, atol=1e-44)
+    inner.check()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("low, high", [(-0.1, 0.3), (0.1, 0.7), (-1, 1), (-1 - 1e-12, 1 + 1e-12), (-1e30, 1e-30)])
+def test_bounds_of_64_bits_hold_in_the_32_of_jax(low, high, dtype):
+    inner = Listener(*(np.clip([low, high], -6e4, 6e4) if dtype is np.float16 else (low, high)), dtype)
+    agents = specs.BoundedArray((1,), np.float32, -1.0, 1.0)
+    for own in (agents, inner.spec):  # Mapped, and only clipped.
+        for value in (-3, -1, 0.25, 1, 3):
+            action = np.array([value], np.float32)
+            inner.actions.append(np.asarray(to_bounds(action, own, inner.spec, jnp)))
+            expected = to_bounds(action, own, inner.spec)
+            assert inner.actions[-1].dtype == np.dtype(dtype if dtype is np.float16 else np.float32)
+            np.testing.assert_allclose(inner.actions[-1], expected, rtol=3e-7 if dtype is np.float64 else 0)
     inner.check()
 
 
