@@ -6,8 +6,9 @@ import pytest
 
 from agentkit import checkpoint
 from agentkit.cli import main
-from agentkit.cli.drawing.curves import EVALUATION
+from agentkit.cli.drawing.curves import EVALUATION, Curve, Extent, RunCurves
 from agentkit.cli.drawing.score_table import Basis, print_table
+from agentkit.cli.looking.compare import score_groups
 from agentkit.experiment.evaluation.aggregates import Estimate
 from agentkit.loggers import CsvLogger
 from tests.cli.test_plot import make_run
@@ -56,6 +57,20 @@ def test_one_environment_has_a_table_and_a_picture(runs, tmp_path, capsys):
     _, out, _ = said_by(capsys, *catch[:2], "-o", str(picture), "--score", "best")
     assert ["dqn", "1", "100", "?", "2", "2", "2"] in [line.split() for line in out.splitlines()]
     assert "Fewer than 3 runs" in out and "[" not in out  # One run says nothing about the next one.
+
+
+@pytest.mark.parametrize(
+    ("asked", "last"), [(1_000_000, 1_000_027), (1_000_000, 1_000_000), (3_000_000, 1_000_000), (None, 1_000_000)]
+)
+def test_seeds_have_the_same_evaluations_in_their_last_tenth(asked, last):
+    """However far past its ends a batch of environments steps."""
+    runs = []
+    for seed, ninth in enumerate((900_000, 900_012, 900_052)):
+        curve = Curve(np.array([800_006.0, ninth, last]), np.array([0.0, 100.0, 200.0]))
+        runs.append(RunCurves("e", {"agent": "ppo"}, {EVALUATION: curve}, Extent("d", asked, last, {}), seed))
+    scores, bases = score_groups(runs, "final")
+    np.testing.assert_array_equal(scores["ppo"]["e"], [150.0] * 3)
+    assert [basis.last for basis in bases["ppo"]["e"]] == [last] * 3
 
 
 def test_environments_are_put_together_only_when_normalised(runs, tmp_path, capsys):

@@ -19,16 +19,20 @@ from agentkit.experiment.evaluation import aggregates
 from agentkit.experiment.evaluation.aggregates import Estimate
 from agentkit.files import refusing_unwritable
 
-_LAST_SHARE = 0.1
-SCORES: Mapping[str, tuple[str, Callable[[Curve], np.ndarray]]] = {
-    "final": (
-        "mean evaluation return in the last tenth of the steps that were evaluated",
-        lambda curve: curve.steps >= (1 - _LAST_SHARE) * curve.steps[-1],
-    ),
-    "best": ("best evaluation return", lambda curve: np.arange(len(curve.steps)) == curve.returns.argmax()),
-    "mean": ("mean evaluation return over all steps", lambda curve: np.ones(len(curve.steps), bool)),
+
+def _is_final(curve: Curve, asked: float | None) -> np.ndarray:
+    # A batch of environments overshoots its last step. Of ten evaluations the ninth, at nine tenths of the steps asked
+    # for, would else be in or out by chance.
+    last = curve.steps[-1] if asked is None else min(asked, curve.steps[-1])
+    return 10 * curve.steps >= 9 * last  # In whole numbers, which are exact.
+
+
+SCORES: Mapping[str, tuple[str, Callable[[Curve, float | None], np.ndarray]]] = {
+    "final": ("mean evaluation return in the last tenth of the steps that were evaluated", _is_final),
+    "best": ("best evaluation return", lambda curve, _: np.arange(len(curve.steps)) == curve.returns.argmax()),
+    "mean": ("mean evaluation return over all steps", lambda curve, _: np.ones(len(curve.steps), bool)),
 }
-"""Of which points of a run's curve its score is the mean, by the word of ``--score``."""
+"""Of which points of a run's curve its score is the mean, by the word of ``--score``; the steps asked for are given."""
 
 Groups = dict[str, dict[str, np.ndarray]]
 """The scores of each group's runs ``[R]``, by environment."""
@@ -99,7 +103,8 @@ def score_groups(runs: Sequence[RunCurves], score: str, metric: str = EVALUATION
     bases: Bases = {}
     for label, group in group_runs(runs).items():
         for environment in dict.fromkeys(run.environment for run in group):
-            here = [(run, points_of(run.curves[metric])) for run in group if run.environment == environment]
+            found = [run for run in group if run.environment == environment]
+            here = [(run, points_of(run.curves[metric], run.extent and run.extent.asked)) for run in found]
             scores = [run.curves[metric].returns[points].mean() for run, points in here]
             groups.setdefault(label, {})[environment] = np.array(scores, float)
             bases.setdefault(label, {})[environment] = [_basis(run, run.curves[metric], points) for run, points in here]
