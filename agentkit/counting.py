@@ -1,4 +1,4 @@
-"""Counters that a parent and its children share (steps, episodes, updates), and counts as people write them."""
+"""Counters that a parent and its children share (steps, episodes, updates), due steps, and counts in words."""
 
 from __future__ import annotations
 
@@ -79,6 +79,25 @@ class Counter:
             raise CheckpointError("Restore the parent counter: a child holds no counts of its own.")
         with self._lock:
             self._counts = {name: int(value) for name, value in state["counts"].items()}
+
+
+def due_step(steps: int, newest: int, period: int, num_steps: int) -> int:
+    """Returns the step at which an evaluation counts beside those of other runs: the one at which it was due.
+
+    A run of many environments evaluates a little later, after its last step too. A second evaluation of the same
+    period, as at the end, counts at its own step.
+
+    Args:
+        steps: of the evaluation.
+        newest: at which the one before counts; 0 for the first.
+        period: steps between evaluations.
+        num_steps: of the run.
+
+    >>> due_step(2_048, 0, 2_000, 20_000), due_step(25, 24, 2, 25), due_step(32, 20, 10, 30)
+    (2000, 25, 30)
+    """
+    due = steps // period * period
+    return min(due if due > newest else steps, num_steps)
 
 
 _UNITS = {"k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9}

@@ -7,6 +7,7 @@ import sys
 from typing import Any, final
 
 from agentkit.callbacks.base import Callback, RunView, Stop, check_evaluates_before_its_end
+from agentkit.counting import due_step
 from agentkit.errors import ConfigError
 
 
@@ -17,6 +18,7 @@ class Prune(Callback):
 
     trial: Any
     pruned: bool = dataclasses.field(default=False, init=False)
+    reported: int = dataclasses.field(default=0, init=False)
 
     def __post_init__(self) -> None:
         """Refuses what is no trial."""
@@ -28,8 +30,14 @@ class Prune(Callback):
         check_evaluates_before_its_end(experiment, "prune")
 
     def on_evaluation(self, run: RunView, record: dict[str, Any]) -> Stop | None:
-        """Reports the mean return at the run's steps, and stops where Optuna says so."""
-        self.trial.report(float(record["episode_return"]), step=run.steps)
+        """Reports the mean return at the step at which it was due, and stops where Optuna says so.
+
+        Optuna compares trials at equal steps alone, and batches of environments are evaluated a little later.
+        """
+        num_steps = run.experiment.num_steps
+        period = run.experiment.evaluation_period or max(num_steps // 10, 1)  # As a run has it by default.
+        self.reported = due_step(run.steps, self.reported, period, num_steps)
+        self.trial.report(float(record["episode_return"]), step=self.reported)
         self.pruned = bool(self.trial.should_prune())
         return Stop(f"pruned by Optuna at return {record['episode_return']:.6g}") if self.pruned else None
 

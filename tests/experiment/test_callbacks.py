@@ -24,6 +24,7 @@ from agentkit.callbacks import (
     stop_at,
     stop_when_flat,
 )
+from agentkit.callbacks.base import RunView
 from agentkit.callbacks.best import METRICS
 from agentkit.datasets.episodes import Episode
 from agentkit.errors import ConfigError, SpecError, UnknownNameError
@@ -385,6 +386,20 @@ def test_optuna_is_told_of_evaluations_and_prunes(tmp_path: pathlib.Path, monkey
     with pytest.raises(OwnError, match="Pruned at step 40; the run is saved"):
         run(make_experiment(tmp_path / "run"), callbacks=[prune(pruned)])
     assert list(pruned.reports) == [20, 40] and saved(tmp_path / "run")["num_steps"] == 40
+
+
+@pytest.mark.parametrize("period", [1_000, None])  # Ten evaluations, if nothing is said.
+def test_optuna_compares_trials_of_any_number_of_environments_at_the_steps_at_which_evaluations_were_due(
+    period: int | None,
+) -> None:
+    experiment = types.SimpleNamespace(num_steps=10_500 if period is None else 2_500, evaluation_period=period)
+    period = period or 1_050
+    for steps in ((1, 2), (1.003, 2.04), (1, 2, 2.2)):
+        callback = prune(trial := Trial(100_000))
+        for step in (*(int(step * period) for step in steps), experiment.num_steps + 3):
+            callback.on_evaluation(RunView(experiment, "run", None, lambda step=step: step), {"episode_return": 1.0})
+        own = [int(step * period) for step in steps[2:]]  # A second one of a period.
+        assert list(trial.reports) == [period, 2 * period, *own, experiment.num_steps]
 
 
 def test_a_study_of_optunas_goes_on_after_a_pruned_run() -> None:

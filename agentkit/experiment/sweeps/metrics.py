@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from agentkit.counting import due_step
 from agentkit.errors import ConfigError
 
 
@@ -18,8 +19,7 @@ def reports(
     what is reported does not depend on how many seeds run at the same time. A seed that ended early, as by
     `stop_at_return`, counts with its last return from there on.
 
-    An evaluation counts at the step at which it was due: pruners compare equal steps alone, and a run of many
-    environments evaluates a little later. A second one of the same period, as at the end, counts at its own.
+    An evaluation counts at the step at which it was due, see `due_step`: pruners compare equal steps alone.
 
     Args:
         evaluations: the records of each seed.
@@ -37,8 +37,7 @@ def reports(
         newest = 0
         for k, record in enumerate(records):
             mean = float(np.mean([*(_return_at(others, k) for others in before), record["episode_return"]]))
-            due = int(record["steps"]) // period * period
-            newest = min(due if due > newest else int(record["steps"]), num_steps)
+            newest = due_step(int(record["steps"]), newest, period, num_steps)
             found.append((i * num_steps + newest, mean))
         if not finished[i]:
             break
