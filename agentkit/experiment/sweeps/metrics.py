@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,8 +18,8 @@ def reports(
     """Returns what a trial is judged by while it runs: pairs of a step and a return, in order.
 
     The first seed counts alone, then the mean of two, and so on, each at its steps behind those of the seeds before:
-    what is reported does not depend on how many seeds run at the same time. A seed that ended early, as by
-    `stop_at_return`, counts with its last return from there on.
+    what is reported does not depend on how many seeds run at the same time. Of each seed its newest return counts, see
+    `metric_of`.
 
     An evaluation counts at the step at which it was due, see `due_step`: pruners compare equal steps alone.
 
@@ -32,13 +34,9 @@ def reports(
     [(5, 1.0), (10, 2.0), (15, 2.0)]
     """
     found: list[tuple[int, float]] = []
-    for i, records in enumerate(evaluations):
-        before = [others for others in evaluations[:i] if others]
-        newest = 0
-        for k, record in enumerate(records):
-            mean = float(np.mean([*(_return_at(others, k) for others in before), record["episode_return"]]))
-            newest = due_step(int(record["steps"]), newest, period, num_steps)
-            found.append((i * num_steps + newest, mean))
+    curves = [_curve(records, num_steps, period) for records in evaluations]
+    for i, curve in enumerate(curves):
+        found += [(i * num_steps + due, _mean_at(curves[: i + 1], due)) for due in curve.steps]
         if not finished[i]:
             break
     return found
@@ -52,30 +50,50 @@ def has_taken_all(evaluations: Sequence[Sequence[dict[str, float]]], finished: S
     )
 
 
-def metric_of(evaluations: Sequence[Sequence[dict[str, float]]], metric: str) -> float:
-    """Returns a trial's value: the metric of its seeds' mean returns, evaluation by evaluation.
+def metric_of(evaluations: Sequence[Sequence[dict[str, float]]], metric: str, num_steps: int, period: int = 1) -> float:
+    """Returns a trial's value: the metric of its seeds' mean returns, step by step.
 
-    A seed that ended before others, as by `stop_at_return`, counts with its last return from there on.
+    Between its evaluations, of which a seed may leave some out whose episodes are long, its newest return counts; so
+    does the last one of a seed that ended before others, as by `stop_at_return`.
 
     Args:
         evaluations: the records of each seed; all have ended.
         metric: "last", "best" or "mean".
+        num_steps: of a run.
+        period: steps between evaluations.
 
     Raises:
         ConfigError: a seed has made none.
 
-    >>> metric_of([[{"episode_return": 4.0}, {"episode_return": 1.0}], [{"episode_return": 0.0}] * 2], "best")
+    >>> metric_of([[{"steps": 5, "episode_return": 4.0}, {"steps": 10, "episode_return": 1.0}],
+    ...            [{"steps": 5, "episode_return": 0.0}]], "best", num_steps=10)
     2.0
     """
     if not all(evaluations):
         raise ConfigError("A trial has made no evaluation: let the runs evaluate at least once.")
-    length = max(len(records) for records in evaluations)
-    means = np.array([np.mean([_return_at(records, k) for records in evaluations]) for k in range(length)])
+    curves = [_curve(records, num_steps, period) for records in evaluations]
+    means = np.array([_mean_at(curves, due) for due in sorted({due for curve in curves for due in curve.steps})])
     if metric == "best":
         finite = means[np.isfinite(means)]
         return float(finite.max() if finite.size else means[-1])
     return float(means[-1] if metric == "last" else np.mean(means))
 
 
-def _return_at(records: Sequence[dict[str, float]], k: int) -> float:
-    return records[min(k, len(records) - 1)]["episode_return"]
+class _Curve(NamedTuple):
+    """Holds a seed's returns and the steps at which they were due, in order."""
+
+    steps: list[int]
+    returns: list[float]
+
+
+def _curve(records: Sequence[dict[str, float]], num_steps: int, period: int) -> _Curve:
+    steps: list[int] = []
+    for record in records:
+        steps.append(due_step(int(record["steps"]), steps[-1] if steps else 0, period, num_steps))
+    return _Curve(steps, [record["episode_return"] for record in records])
+
+
+def _mean_at(curves: Sequence[_Curve], due: int) -> float:
+    """Returns the mean of each seed's newest return at a step; of those that have one by then."""
+    newest = [(curve, bisect.bisect_right(curve.steps, due) - 1) for curve in curves]
+    return float(np.mean([curve.returns[k] for curve, k in newest if k >= 0]))

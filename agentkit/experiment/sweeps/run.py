@@ -353,19 +353,19 @@ class _Sweep:
         if (trial.waiting and not stopping) or any(job.name in self._processes.running for job in trial.jobs):
             return
         record, number = trial.record, trial.record.number
-        where = self._folder.trial_path(number)
         if trial.error:
             record = dataclasses.replace(record, state=FAILED, error=trial.error)
         elif trial.pruned_by is not None:
             record = judged(dataclasses.replace(record, state=PRUNED, value=trial.pruned_by))
             self._watcher.message(f"trial {number} given up at return {trial.pruned_by:.1f}")
         elif all(is_finished(job) for job in trial.jobs):
-            value = metric_of(self._evaluations(trial), self._plan.metric)
+            num_steps, period = trial.jobs[0].experiment.num_steps, evaluation_plan(trial.jobs[0].experiment).period
+            value = metric_of(self._evaluations(trial), self._plan.metric, num_steps, period)
             record = judged(dataclasses.replace(record, state=COMPLETE, value=value))
         if record.state == COMPLETE:
             self._watcher.message(f"trial {number} finished with {self._plan.metric} return {record.value:.1f}")
         elif record.state == FAILED:
-            advice = f" See {where}/seed*/{OUTPUT_FILE}" if trial.jobs else ""
+            advice = f" See {self._folder.trial_path(number)}/seed*/{OUTPUT_FILE}" if trial.jobs else ""
             self._watcher.message(f"trial {number} failed: {record.error}{advice}")
         if record.state != BEGUN:
             self._folder.write(record)  # First: what is in the folder counts, and the study is told again.

@@ -321,8 +321,25 @@ def test_trials_of_several_numbers_of_environments_report_at_the_same_steps(tmp_
 
 @pytest.mark.parametrize(("metric", "value"), [("last", 2.0), ("best", 4.5), ("mean", 3.25)])
 def test_metrics(metric, value):
-    records = [[{"episode_return": float(each)} for each in curve] for curve in ((5, 1), (4, 3))]
-    assert metric_of(records, metric) == value
+    records = [records_of({10: first, 20: last}) for first, last in ((5.0, 1.0), (4.0, 3.0))]
+    assert metric_of(records, metric, 20) == value
+
+
+def records_of(returns):
+    return [{"steps": step, "episode_return": value} for step, value in returns.items()]
+
+
+def test_a_seed_that_leaves_evaluations_out_has_its_newest_return_beside_the_others():
+    """Long episodes do, where evaluations are in proportion to the run; batches evaluate a little later besides."""
+    few, all_ten = ({step: step / 10 for step in steps} for steps in ((20, 63, 100, 140, 180, 204), range(20, 201, 20)))
+    means = [2.0, 3.0, 6.15, 7.15, 10.0, 11.0, 14.0, 15.0, 18.0, 20.2]
+    for seeds in ([few, all_ten], [all_ten, few]):
+        records = [records_of(returns) for returns in seeds]
+        assert metric_of(records, "mean", 200, 20) == pytest.approx(np.mean(means))
+        assert metric_of(records, "last", 200, 20) == pytest.approx(20.2)
+        second = [due // 20 * 20 for due in seeds[1]]
+        found = [(step - 200, value) for step, value in reports(records, [True, True], 200, 20) if step > 200]
+        assert found == [(due, pytest.approx(means[due // 20 - 1])) for due in second]
 
 
 @pytest.mark.parametrize(("metric", "value"), [("last", 490.0), ("best", 495.0), ("mean", 311.25)])
@@ -331,14 +348,14 @@ def test_a_seed_that_ended_early_keeps_its_last_return_beside_the_others(metric,
     early, late = [10.0, 500.0], [0.0, 10.0, 490.0, 480.0]
     records = [[{"steps": 10 * k, "episode_return": each} for k, each in enumerate(curve)] for curve in (early, late)]
     for one in (records, records[::-1]):
-        assert metric_of(one, metric) == value
+        assert metric_of(one, metric, 40) == value
     assert [each for _, each in reports(records, [True, True], 40)[2:]] == [5.0, 255.0, 495.0, 490.0]
 
 
 def test_the_best_evaluation_of_a_trial_is_a_number_where_there_is_one():
-    curve = [{"episode_return": each} for each in (float("nan"), 3.0, float("nan"))]
-    assert metric_of([curve], "best") == 3.0
-    assert all(np.isnan(metric_of([one], name)) for one, name in ((curve, "last"), (curve[:1], "best")))
+    curve = records_of({10: float("nan"), 20: 3.0, 30: float("nan")})
+    assert metric_of([curve], "best", 30) == 3.0
+    assert all(np.isnan(metric_of([one], name, 30)) for one, name in ((curve, "last"), (curve[:1], "best")))
 
 
 @pytest.mark.parametrize(
