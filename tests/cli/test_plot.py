@@ -96,6 +96,13 @@ def test_smoothing_is_a_mean_over_the_last_points():
     np.testing.assert_array_equal(smooth(curve, 1).returns, curve.returns)
 
 
+@pytest.mark.parametrize("window", [1, 2, 3, 7, 8, 30])
+def test_a_large_return_is_in_no_mean_but_its_own(window):
+    returns = np.array([3.0, 1e17, 1.0, 0.1, 3.0, -4.0, 5.0, 0.7])
+    expected = [np.mean(returns[max(k + 1 - window, 0) : k + 1]) for k in range(len(returns))]
+    np.testing.assert_allclose(smooth(Curve(np.arange(8.0), returns), window).returns, expected, rtol=1e-15)
+
+
 def test_points_that_all_runs_share_are_kept_and_a_band_is_over_runs():
     curves = [Curve(np.array([10.0, 20.0]), np.array(values)) for values in ([1.0, 2.0], [3.0, 6.0], [5.0, 7.0])]
     band = summarise(curves, "range")

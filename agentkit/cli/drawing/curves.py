@@ -223,10 +223,17 @@ def steps_title(runs: Sequence[RunCurves]) -> str:
 
 def smooth(curve: Curve, window: int) -> Curve:
     """Returns a running mean over the last `window` points."""
-    sums = np.concatenate([[0.0], np.cumsum(curve.returns)])
-    last = np.arange(1, len(sums))
-    first = np.maximum(last - window, 0)
-    return Curve(curve.steps, (sums[last] - sums[first]) / (last - first))
+    # A window is the end of one block of its size and the beginning of the next. Differences of sums over the whole
+    # curve would be quick as well, and lose all digits behind a large return.
+    num = len(curve.returns)
+    window = min(window, num)
+    blocks = np.pad(curve.returns, (0, -num % window)).reshape(-1, window)
+    beginnings = np.cumsum(blocks, axis=1).ravel()[:num]
+    ends = np.cumsum(blocks[:, ::-1], axis=1)[:, ::-1].ravel()
+    last = np.arange(num)
+    first = np.maximum(last - window + 1, 0)
+    sums = beginnings + np.where(first % window == 0, 0.0, ends[first])
+    return Curve(curve.steps, sums / (last - first + 1))
 
 
 def on_common_points(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray]:
