@@ -69,6 +69,16 @@ def test_curves_of_a_run_against_each_axis(tmp_path):
     assert read_run(run, axis="updates").curves == {}
 
 
+def test_episodes_before_the_learners_first_row_are_points_of_their_own(tmp_path):
+    run = make_run(tmp_path / "a", training=[(step, float(step)) for step in (100, 1_000, 2_000, 2_250, 2_500)])
+    with CsvLogger(run / "logs" / "learner.csv") as logger:
+        for step, updates in ((2_000, 500), (2_500, 750)):
+            logger.write({"steps": step, "updates": updates})
+    curve = read_run(run, axis="updates").curves[TRAINING]
+    np.testing.assert_array_equal(curve.steps, [25, 250, 500, 625, 750])
+    np.testing.assert_array_equal(curve.returns, [100, 1_000, 2_000, 2_250, 2_500])
+
+
 def test_steps_of_offline_runs_are_called_updates(tmp_path, capsys):
     runs = [
         read_run(make_run(tmp_path / name, agent=name, record=record))

@@ -136,6 +136,8 @@ def _placer(
     if not known:
         return lambda row: None
     by_step = sorted({(row["steps"], row[column]) for row in known})
+    if by_step[0][0] > 0:  # A run counts from 0, one that begins with another's training state too.
+        by_step.insert(0, (0.0, 0.0))
     steps, values = (np.array(each) for each in zip(*by_step, strict=True))
     values = np.maximum.accumulate(values)
     return lambda row: float(np.interp(row["steps"], steps, values)) if "steps" in row else None
