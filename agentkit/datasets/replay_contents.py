@@ -17,7 +17,7 @@ def join_transitions(items: Transition, rows: np.ndarray, n_step: int, discount:
     """Joins transitions to episodes, and finds each single reward where several were summed.
 
     An episode of which the first steps are gone begins where it is known. One that is not finished counts as
-    truncated; where rewards were summed, its single ones are not known but for the first, and the rest is left out.
+    truncated; where rewards were summed, it is left out, since its single ones are not known.
 
     Args:
         items: ``[N, ...]``, oldest first.

@@ -80,8 +80,8 @@ def read_replay(run_directory: str | pathlib.Path, **options: Any) -> EpisodeDat
     """Returns the episodes that the replay of a run's newest checkpoint holds, unfinished and cut ones as truncated.
 
     Rewards are the environment's own: without a `RewardScale`. What else is for training only, such as `ClipReward`, is
-    in them still, which is warned of. Where `n_step` is not 1, all but the first step of unfinished ones is left out.
-    Observations are the environment's, too, whatever views the agent had of the past.
+    in them still, which is warned of. Where `n_step` is not 1, unfinished ones are left out, since their
+    single rewards are not known. Observations are the environment's, too, whatever views the agent had of the past.
 
     Args:
         run_directory: the run folder.
