@@ -217,6 +217,14 @@ def test_a_resume_that_is_refused_leaves_the_groups_record(tmp_path, monkeypatch
     assert json.loads((tmp_path / "group.json").read_text())["experiment"] == described
 
 
+def test_the_next_resume_begins_with_all_that_a_resume_has_changed(tmp_path, monkeypatch):
+    monkeypatch.setattr(seeds, "_run_group", lambda *others: [])
+    run_seeds(experiment(tmp_path, seed=7), [0, 1])
+    changed = experiment(tmp_path, num_steps=200, on_nan="warn", keep_checkpoints=9, step_timeout=7.0)
+    assert run_seeds(changed, [0, 1], jobs=2, resume=True) == []
+    assert read_group(tmp_path) == (dataclasses.replace(changed, seed=7), [0, 1], 2)
+
+
 def test_a_lower_total_is_refused_by_the_newest_checkpoint(tmp_path, monkeypatch):
     """What a killed run had logged after its checkpoint it takes again."""
     monkeypatch.setattr(seeds, "_run_group", lambda *others: [])

@@ -50,7 +50,6 @@ from agentkit.loggers.progress import duration
 from agentkit.scratch import make_scratch, remove_scratch
 
 GROUP_FILE = "group.json"
-_CHANGED_BY_RESUME = ("num_steps", "callbacks")
 _KEEP_BEST = f"{KeepBest.__module__}:{KeepBest.__qualname__}"
 _COLUMNS = ("seed", "state", "steps", "return", "evaluation", "left")
 _REFRESH_SECONDS = 0.5
@@ -219,8 +218,8 @@ def _begin_group(
             raise ConfigError(f"{folder} has the seeds {record['seeds']}; this experiment has {list(seeds)}.")
         _check_total(experiment, folder, record)
         _check_same(experiment, folder, record["experiment"])
-        now = experiment.describe()
-        record["experiment"] |= {name: now[name] for name in _CHANGED_BY_RESUME}  # What the next resume begins with.
+        seed = {name: value for name, value in record["experiment"].items() if name == "seed"}
+        record |= {"jobs": jobs, "experiment": experiment.describe() | seed}  # What the next resume begins with.
         write_json(folder / GROUP_FILE, record)
         threads: int | None = record.get("threads")
         return threads
