@@ -143,8 +143,8 @@ class KeepBest(Callback):
         return None
 
     def save(self) -> dict[str, Any]:
-        """Returns the newest evaluations, over which the score is taken."""
-        return {
+        """Returns the newest evaluations, over which the score is taken, and its name."""
+        recent = {
             str(number): {
                 "episodes": each.episodes,
                 "score": each.score,
@@ -152,12 +152,19 @@ class KeepBest(Callback):
             }
             for number, each in enumerate(self._recent)
         }
+        return {"score_name": self._name, "recent": recent}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Restores the state that `save` returned; a checkpoint of before it had one has none."""
+        """Restores the state that `save` returned, but for evaluations by another score, which a resume may ask for.
+
+        A checkpoint of before scores had a name has the evaluations alone, and one of before that has none.
+        """
+        recent = state
+        if "score_name" in state:
+            recent = state.get("recent", {}) if state["score_name"] == self._name else {}
         self._recent = [
             Evaluated(int(each["episodes"]), float(each["score"]), list(each["records"].values()))
-            for each in state.values()
+            for each in recent.values()
         ]
         self._restored = True
 

@@ -166,6 +166,19 @@ def test_a_resumed_run_judges_as_a_whole_one(tmp_path: pathlib.Path) -> None:
         assert len(set(whole)) > 2
 
 
+def test_evaluations_by_another_score_are_not_judged_with_a_resumed_runs_own(tmp_path: pathlib.Path) -> None:
+    for score, name in (("episode_return_min", "other"), ("episode_return", "own")):
+        first, second = keep_best(score), keep_best()
+        judge(tmp_path / f"{name}-first", first, [[200.0]] * 4)
+        second.restore(first.save())
+        judge(tmp_path / name, second, [[1.0]], start=4)
+        assert second.best == (Rank(False, 1.0) if name == "other" else Rank(True, 1.0))
+    of_before = keep_best()
+    of_before.restore(first.save()["recent"])  # It had no name of its score.
+    judge(tmp_path / "before", of_before, [[1.0]], start=4)
+    assert of_before.best == Rank(True, 1.0)
+
+
 @pytest.mark.parametrize("score", ["episode_return", "function"])
 def test_another_run_is_judged_by_its_own_evaluations_alone(tmp_path: pathlib.Path, score: str) -> None:
     def make() -> KeepBest:
@@ -206,7 +219,7 @@ def test_numbers_of_numpy_are_kept_as_json_has_them(tmp_path: pathlib.Path) -> N
     record = {"episode_return": np.float64(2.0), "speed": np.float32(0.5), "laps": np.int64(3), "episodes": 1}
     callback.on_evaluation_episode(run, Episode(None, record, {}))
     callback.on_evaluation(run, {"episode_return": 2.0, "evaluation_episodes": 1})
-    (evaluation,) = json.loads(json.dumps(callback.save())).values()
+    (evaluation,) = json.loads(json.dumps(callback.save()))["recent"].values()
     assert evaluation["records"]["0"] == {"episode_return": 2.0, "speed": 0.5, "laps": 3, "episodes": 1}
 
 
