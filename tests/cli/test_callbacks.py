@@ -1,12 +1,15 @@
 """The options that keep the best policy, keep checkpoints and stop a run early."""
 
+import argparse
 import json
 from pathlib import Path
 
 import pytest
 
 from agentkit import checkpoint
+from agentkit.callbacks import keep_best, stop_at
 from agentkit.cli import main
+from agentkit.cli.values.callbacks import changed_callbacks
 
 RUN = Path("runs/dqn-agentkit_catch-seed0")
 SMALL = ["--set", "hidden_sizes=4", "--set", "min_replay_size=32", "--set", "batch_size=8", "--eval-episodes", "1"]
@@ -51,3 +54,11 @@ def test_what_nothing_is_evaluated_for_is_refused(tmp_path, monkeypatch, capsys)
     assert main([*CATCH, "--steps", "39", "--stop-at-return", "1"]) == 2
     assert "with one every 40 the run ends, at 39, before there is any. Give a shorter" in capsys.readouterr().err
     assert not Path("runs").exists()
+
+
+def test_a_resumed_run_keeps_what_the_words_do_not_say_of_its_callbacks():
+    own = [keep_best(min_episodes=20), stop_at(1.0, return_of="first")]
+    words = argparse.Namespace(keep_best=None, best_score="episode_return_min", stop_at_return=5.0)
+    changed = [keep_best("episode_return_min", min_episodes=20), stop_at(5.0, return_of="first")]
+    assert changed_callbacks(own, words) == changed
+    assert changed_callbacks([keep_best()], words) == [keep_best("episode_return_min"), stop_at(5.0)]

@@ -55,13 +55,16 @@ def _changed(own: list[Any], arguments: argparse.Namespace, keep_best: bool) -> 
     if score is not None:
         if kept is False or not (keep_best or kept or any(isinstance(each, KeepBest) for each in own)):
             raise ConfigError("--best-score says which policy is kept as the best, and none is. Leave one of them out.")
+        old = next((each for each in own if isinstance(each, KeepBest)), callbacks.keep_best())
         others = [each for each in own if not isinstance(each, KeepBest)]
-        own = [*others, callbacks.keep_best(score)]  # Behind those that may add what it judges by.
+        # Behind those that may add what it judges by.
+        own = [*others, callbacks.keep_best(score, old.min_episodes)]
     if kept is False:
         own = [each for each in own if not isinstance(each, KeepBest)]
     elif (kept or keep_best) and not any(isinstance(each, KeepBest) for each in own):
         own = [callbacks.keep_best(), *own]
     if arguments.stop_at_return is not None:
+        return_of = next((each.return_of for each in own if isinstance(each, StopAt)), None)
         own = [each for each in own if not isinstance(each, StopAt)]
-        own.append(callbacks.stop_at(return_above=arguments.stop_at_return))
+        own.append(callbacks.stop_at(arguments.stop_at_return, return_of))
     return own
