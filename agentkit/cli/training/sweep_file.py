@@ -127,7 +127,7 @@ def make_plan(file: SweepFile, make_experiment: Any) -> Any:
         ConfigError: a value is of another type than its setting, or not in its range.
     """
     from agentkit.cli.training.seeds import parse_seeds
-    from agentkit.experiment.sweeps.plan import SweepPlan
+    from agentkit.experiment.sweeps.plan import SweepPlan, refuse_pruning
 
     try:
         settings = dict(file.sweep)
@@ -137,6 +137,7 @@ def make_plan(file: SweepFile, make_experiment: Any) -> Any:
         settings["seeds"] = parse_seeds(seeds) if isinstance(seeds, str) else seeds
         if not isinstance(settings["seeds"], list) or not all(type(seed) is int for seed in settings["seeds"]):
             raise ConfigError(f'sweep.seeds: expected numbers such as [0, 1] or "0:2", found {seeds!r}.')
+        refuse_pruning(settings.get("method", "random"), settings)  # Also values that are a plan's own.
         if file.sweep.get("method") == "tpe":
             settings.setdefault("prune_after", int(file.fixed["steps"]) // _PRUNE_AFTER)
         space = {name: _values(name, given, file.fixed["agent"]) for name, given in file.search.items()}

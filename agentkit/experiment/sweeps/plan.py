@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 from agentkit.agents.common.ranges import Count, CountFromZero, check_ranges, whole
@@ -18,6 +18,8 @@ from agentkit.experiment.sweeps.space import Choice, Interval, Parameters, Space
 METHODS = ("grid", "random", "tpe")
 METRICS = ("last", "best", "mean")
 PRUNERS = ("median", "halving", "none")
+PRUNING = ("pruner", "startup_trials", "prune_after")
+"""Settings of "tpe", which alone gives up trials."""
 MAX_GRID = 100_000
 
 
@@ -78,6 +80,9 @@ class SweepPlan:
             )
         if self.method != "grid" and self.num_trials is None:
             raise ConfigError(f"trials is missing: how many does the method {self.method!r} try?")
+        usual = {field.name: field.default for field in dataclasses.fields(self) if field.name in PRUNING}
+        given = {name: getattr(self, name) for name in PRUNING}
+        refuse_pruning(self.method, {name: value for name, value in given.items() if value != usual[name]})
 
     def total(self) -> int:
         """Returns the number of trials."""
@@ -108,6 +113,15 @@ class SweepPlan:
         if self.method == "grid":
             return list(itertools.islice(grid(self.space), self.total()))
         return [draw(self.space, self.seed, number) for number in range(self.total())]
+
+
+def refuse_pruning(method: str, settings: Mapping[str, Any]) -> None:
+    """Raises ConfigError where some of `settings` say which trials to give up, and the method gives up none."""
+    for name in PRUNING:
+        if method in ("grid", "random") and settings.get(name, "none") != "none":
+            raise ConfigError(
+                f'{name} is of method "tpe", which alone gives up trials; found method "{method}". Leave {name} out.'
+            )
 
 
 def _check_points(name: str, values: Choice | Interval) -> None:

@@ -19,7 +19,7 @@ from agentkit.checkpoint import write_json
 from agentkit.errors import ConfigError
 from agentkit.experiment.runs.config_json import damaged
 from agentkit.experiment.runs.lock import LOCK_FILE, LockedError, run_lock
-from agentkit.experiment.sweeps.plan import SweepPlan
+from agentkit.experiment.sweeps.plan import PRUNING, SweepPlan
 from agentkit.experiment.sweeps.space import Parameters
 from agentkit.files import check_links, lock, open_lock, read_json, refusing_unwritable
 
@@ -117,7 +117,9 @@ class SweepFolder:
             except ValueError as error:
                 raise damaged(path, error) from error
             now = json.loads(json.dumps(plan.key))
-            different = sorted(name for name in {*found, *now} if found.get(name) != now.get(name))
+            ignored = () if found.get("method") == "tpe" else PRUNING  # Older versions took them of any method.
+            names = {*found, *now}.difference(ignored)
+            different = sorted(name for name in names if found.get(name) != now.get(name))
             if different:
                 raise ConfigError(
                     f"{self.path} has the trials of a sweep with another {different[0]!r}. Give the file another name, "

@@ -36,7 +36,9 @@ def curve(experiment, steps):
 def plan(method="random", **settings):
     if method == "tpe":
         pytest.importorskip("optuna")
-    usual = {"space": SPACE, "make_experiment": make_experiment, "method": method, "startup_trials": 3}
+    usual = {"space": SPACE, "make_experiment": make_experiment, "method": method}
+    if method == "tpe":
+        usual["startup_trials"] = 3
     return SweepPlan(**{**usual, "num_trials": 8, "pruner": "none", **settings})
 
 
@@ -245,6 +247,13 @@ def test_another_sweep_in_the_folder_is_refused(tmp_path, monkeypatch):
         sweep(monkeypatch, tmp_path, plan(num_trials=1, key={"method": "random", "env": "b"}))
 
 
+def test_a_folder_whose_file_spoke_of_pruning_for_nothing_goes_on_without_it(tmp_path):
+    SweepFolder(tmp_path).begin(plan(key={"method": "random", "pruner": "median", "prune_after": 9}))
+    SweepFolder(tmp_path).begin(plan(key={"method": "random"}))
+    with pytest.raises(ConfigError, match="a sweep with another 'method'"):
+        SweepFolder(tmp_path).begin(plan(key={"method": "grid"}))
+
+
 @pytest.mark.parametrize(("method", "link"), [("tpe", "optuna.log"), ("random", "trial-0000")])
 def test_nothing_is_written_through_a_link_in_a_strangers_folder(tmp_path, monkeypatch, method, link):
     folder, mine = tmp_path / "s", tmp_path / "mine"
@@ -368,6 +377,9 @@ def test_the_best_evaluation_of_a_trial_is_a_number_where_there_is_one():
         ({"seeds": [1, 1]}, "different whole numbers"),
         ({"method": "grid", "space": {"x": Interval(0, 1)}}, "x: a grid needs"),
         ({"num_trials": 0}, "num_trials must be"),
+        ({"pruner": "halving"}, 'pruner is of method "tpe", .*; found method "random". Leave pruner out'),
+        ({"startup_trials": 2}, "startup_trials is of"),
+        ({"prune_after": 100}, "prune_after is of"),
     ],
 )
 def test_impossible_plans_are_refused(settings, message):
