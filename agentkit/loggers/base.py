@@ -39,7 +39,8 @@ class RunInfo:
 
     Attributes:
         name: of the run folder; without one, agent, environment and seed.
-        config: hyperparameters, flat: the agent's settings, and ``agent``, ``environment``, ``seed``, ``num_steps``.
+        config: hyperparameters, flat: the agent's settings, and ``agent``, ``environment``, ``seed``, ``num_steps``. Of
+            several agents, those of each policy that learns have its id before them: ``shared.learning_rate``.
         directory: the run folder; None if there is none.
         node: which log this process writes, of a program of many processes: "learner", "train-1"; None in one process.
         resume_step: the step that a resumed run goes on from; None for a new run.

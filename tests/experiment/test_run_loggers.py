@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import pytest
 
 from agentkit import loggers
-from agentkit.agents import dqn
+from agentkit.agents import dqn, ppo
 from agentkit.errors import ConfigError, MissingExtraError, UnknownNameError
-from agentkit.experiment import ExperimentConfig, launch, read_config, resume, run
+from agentkit.experiment import ExperimentConfig, MultiAgentConfig, launch, read_config, resume, run
 from agentkit.experiment.runs.loggers import RunLoggers, make_logger
 from agentkit.experiment.runs.logs import shows_progress
 from agentkit.loggers import read_csv, read_jsonl
@@ -189,6 +189,25 @@ def test_a_node_of_a_program_says_which_it_is(tmp_path):
     (own,) = Closing.made
     assert own.info.node == "train-1" and own.closed and own.rows[0]["steps"] == 9
     assert read_csv(tmp_path / "logs" / "train-1.csv")[1][0]["steps"] == "9"
+
+
+@pytest.mark.parametrize(("node", "label"), [(None, "learner"), ("program", "program")])
+def test_loggers_of_several_agents_get_the_settings_of_each_policy_that_learns(tmp_path, monkeypatch, node, label):
+    policies = {"a": dqn.make_agent(SMALL), "b": ppo.make_agent(ppo.Config(learning_rate=0.5)), "c": "random"}
+    settings = {"policy_of": {"0": "a", "1": "b", "2": "c"}, "tensorboard": True, "loggers": [Closing]}
+    given = {}
+    monkeypatch.setattr(loggers, "TensorboardLogger", lambda _, label, step, hyperparameters: given.update({
+        label: hyperparameters
+    }) or loggers.InMemoryLogger())  # fmt: skip
+    Closing.made.clear()
+    config = MultiAgentConfig(policies, "agentkit:tic_tac_toe", 300, run_directory=tmp_path, **settings)
+    with RunLoggers(config, None, node) as run_loggers:
+        for name in ("train", "learner", "program"):
+            run_loggers.log(name)
+    found = Closing.made[0].info.config
+    assert (found["agent"], found["a.hidden_sizes"], found["b.learning_rate"]) == ("dqn, ppo", "8", 0.5)
+    assert "c.agent" not in found and given[label] == found
+    assert [name for name, each in given.items() if each is not None] == [label], "TensorBoard wants them once"
 
 
 def test_logs_of_the_users_own_are_made_when_first_asked_for(tmp_path):

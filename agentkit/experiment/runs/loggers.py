@@ -141,8 +141,10 @@ class RunLoggers:
         if "jsonl" in self._names:
             makers[str(lines)] = functools.partial(loggers.JsonLinesLogger, lines, step)
         if "tensorboard" in self._names:
-            # One log has the hyperparameters: TensorBoard wants them once in a folder.
-            settings = self._info.config if label == "learner" else None
+            # One log has the hyperparameters: TensorBoard wants them once in a folder. Where each of several agents has
+            # a learner's node, only the program's log knows of all.
+            is_launched = self._info.node is not None and hasattr(self._experiment, "policies")
+            settings = self._info.config if label == ("program" if is_launched else "learner") else None
             makers[f"{folder}/{label}"] = functools.partial(
                 loggers.TensorboardLogger, folder, label, step, hyperparameters=settings
             )
@@ -232,6 +234,10 @@ def _describe(experiment: RunConfig, node: str | None, resume_step: int | None) 
     config = _flat(record["agent_config"])
     environment = record["environment"] or "own environment"
     agent = record["agent"] or "own agent"
+    if learners := {name: each for name, each in record.get("policies", {}).items() if "agent_config" in each}:
+        agent = ", ".join(dict.fromkeys(each["agent"] or "own agent" for each in learners.values()))
+        for policy_id, each in learners.items():
+            config |= _flat(each["agent_config"], f"{policy_id}.")
     config |= {"agent": agent, "environment": environment}
     config |= {name: record[name] for name in ("seed", "num_steps", "num_envs", "replay") if record[name] is not None}
     if experiment.run_directory is None:
