@@ -228,6 +228,34 @@ def test_a_signal_ends_an_evaluation_which_a_resumed_run_plays_again(tmp_path, p
     assert [row["steps"] for row in open_run(tmp_path / "run").rows("evaluation")] == [period]
 
 
+def test_a_last_evaluation_that_a_longer_total_has_no_room_for_is_not_due_for_ever(tmp_path, monkeypatch):
+    def make(seed):
+        environment = Interrupting(40)
+        environment.evaluation = seed != 0
+        return environment
+
+    def interrupting_at(number):
+        def step(self):
+            one_step(self)
+            if self.num_steps == number:
+                Interrupting.signal = signal.SIGTERM
+            if self.num_steps == 100:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(ActAndLearn, "step", step)
+
+    one_step = ActAndLearn.step
+    config = experiment(environment=make, num_steps=60, run_directory=tmp_path, checkpoint_period=30)
+    interrupting_at(60)
+    assert agentkit.run(config).interrupted
+    interrupting_at(None)
+    with pytest.raises(KeyboardInterrupt):
+        agentkit.run(dataclasses.replace(config, num_steps=120), resume=True)
+    found = checkpoint.read_latest(tmp_path / "checkpoints")
+    assert (found.step, bool(found.state["evaluation_due"])) == (90, False)
+    assert [row["steps"] for row in open_run(tmp_path).rows("evaluation")][-1] < 60, "the broken one is left out"
+
+
 def test_an_evaluation_that_was_due_is_logged_once_though_a_kill_comes_before_its_checkpoint(tmp_path, monkeypatch):
     asked = {"num_steps": 60, "evaluation_period": 20, "run_directory": tmp_path / "run", "loggers": ["jsonl"]}
 

@@ -279,6 +279,7 @@ class Training:
         assert self.evaluator is not None, "without an evaluator no evaluation is due"
         steps, plan = self.work.num_steps, evaluation_plan(self.experiment)
         if plan.in_proportion and not self.budget.allows(steps, self.experiment.num_steps):
+            self.evaluation_due = False  # A longer total than before may have no room for the one that was broken off.
             self.num_left_out += 1
             if self.num_left_out == 1:
                 self.logs.message(
