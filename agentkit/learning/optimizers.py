@@ -105,9 +105,12 @@ def optimizer_step(
     opt_state: optax.OptState,
     scale: Array | float = 1.0,
 ) -> tuple[Params, optax.OptState]:
-    """Returns parameters and optimiser state after a step along `grads`, whose size is multiplied by `scale`."""
+    """Returns parameters and optimiser state after a step along `grads`, whose size is multiplied by `scale`.
+
+    Parameters keep their dtypes: `adam` joins gradients of several in one vector, of the widest.
+    """
     steps, opt_state = optimizer.update(grads, opt_state, params)
-    return jax.tree.map(lambda x, step: x + scale * step, params, steps), opt_state
+    return jax.tree.map(lambda x, step: (x + scale * step).astype(jnp.result_type(x)), params, steps), opt_state
 
 
 def global_norm(grads: Params) -> Array:

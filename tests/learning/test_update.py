@@ -109,3 +109,13 @@ def test_adam_in_numpy() -> None:
         state = tell_counts(state, steps=(number - 1) * steps_per_update, updates=())
         params, state = optimizer_step(optimizer, grads, params, state, scale=0.5)
         np.testing.assert_allclose(np.concatenate([params["a"], params["b"]]), value, rtol=1e-4)
+
+
+@pytest.mark.parametrize("optimizer", [adam(0.1), optax.sgd(0.1)], ids=["adam", "sgd"])
+def test_parameters_of_several_dtypes_keep_them(optimizer: optax.GradientTransformation) -> None:
+    """A run could not be resumed from them, nor several updates be made in one call."""
+    params = {"w": jnp.ones(3, jnp.bfloat16), "b": jnp.zeros(())}
+    grads = jax.tree.map(jnp.ones_like, params)
+    stepped, _ = optimizer_step(optimizer, grads, params, optimizer.init(params), scale=jnp.float32(0.5))
+    assert jax.tree.map(lambda x: x.dtype, stepped) == {"w": jnp.bfloat16, "b": jnp.float32}
+    np.testing.assert_allclose([float(stepped["w"][0]), float(stepped["b"])], [0.95, -0.05], rtol=4e-3)
