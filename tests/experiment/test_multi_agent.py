@@ -14,7 +14,7 @@ import tree
 
 import agentkit
 from agentkit import checkpoint
-from agentkit.agents import dqn, ppo
+from agentkit.agents import a2c, dqn, ppo
 from agentkit.cli import main
 from agentkit.envs.catch import Catch
 from agentkit.envs.multi_agent.matrix_game import MatrixGame
@@ -54,6 +54,12 @@ def test_a_run_of_one_agent_as_one_of_several_is_the_same_to_the_bit(tmp_path):
     assert several["learner"].keys() == {"shared"}
     assert_equal(one["learner"], several["learner"]["shared"])
     assert_equal(one["actor"], several["actors"]["agent"])
+
+
+@pytest.mark.full
+def test_one_agent_has_room_for_the_two_segments_that_the_end_of_an_episode_fills():
+    agent = a2c.make_agent(a2c.Config(segment_length=1, batch_size=1, hidden_sizes=(8,)))
+    assert agentkit.run(config(None, agent, environment=Catch, num_steps=20)).updates >= 20
 
 
 MIXED = {"a": DQN, "b": PPO, "c": dataclasses.replace(DQN)}

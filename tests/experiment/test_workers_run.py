@@ -11,12 +11,15 @@ from agentkit import checkpoint, specs
 from agentkit.actors.policy import ALONE
 from agentkit.agents import a2c, dqn, ppo, r2d2
 from agentkit.callbacks import Callback
+from agentkit.datasets import ReplayDataset
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment import ExperimentConfig, gradient_node, run
 from agentkit.experiment.checks.step_watch import StepWatch
 from agentkit.experiment.launching.nodes import gradient_actor
 from agentkit.experiment.launching.sharing.exploring import Start
+from agentkit.experiment.policies.make_actor import make_adder, make_own_tables
 from agentkit.experiment.training.hooks import Hooks
+from agentkit.replay import InProcessReplay
 from agentkit.variables import VariableStore
 
 
@@ -172,3 +175,30 @@ def test_a_node_that_computes_gradients_has_room_for_all_that_it_writes_before_i
     node.join(300.0)
     assert not node.is_alive(), "it waits for room that only it could make"
     assert len(sent) >= 200 // config.batch_size - 2
+
+
+@pytest.mark.both_stacks
+@pytest.mark.parametrize("batch_size", [1, 3])
+@pytest.mark.parametrize("segment_length", [1, 2])
+def test_one_environment_has_room_for_the_two_segments_that_the_end_of_an_episode_fills(segment_length, batch_size):
+    """Of several rows one alone ends there, and the queue stays as short as it was: a Reverb run goes on with it."""
+    config = a2c.Config(hidden_sizes=(8,), segment_length=segment_length, batch_size=batch_size)
+    experiment = ExperimentConfig(a2c.make_agent(config), "agentkit:catch", 100)
+    agent, environment = experiment.agent, experiment.make_training_environment(0)
+    spec = specs.make_environment_spec(environment)
+    tables = make_own_tables(experiment, spec, environment)
+    assert tables[0].max_size == batch_size + (segment_length == 1)
+    extras = specs.zeros(agent.make_policy(agent.make_networks(spec)).extras_spec)
+    with InProcessReplay(tables, in_turns=True, default_timeout=0.5) as replay:
+        dataset, num_drawn = ReplayDataset(replay, agent.batch_plan), 0
+        adder = make_adder(environment, spec, [(agent, replay)])
+        for _ in range(3):
+            adder.add_first(timestep := environment.reset())
+            while not timestep.last():
+                timestep = environment.step(np.int32(1))
+                adder.add(np.int32(1), timestep, extras)
+                while dataset.ready():
+                    next(dataset)
+                    num_drawn += batch_size
+    num_rows = 3 * 10  # Nine steps an episode, and the row of its last observation.
+    assert num_rows // segment_length - batch_size < num_drawn <= num_rows // segment_length

@@ -48,6 +48,7 @@ from agentkit.experiment.multi_agent.pools import check_pool
 from agentkit.experiment.multi_agent.self_play import Seat, SeatAdder, SelfPlay
 from agentkit.experiment.multi_agent.work import AnyLoop, Learners, Learning, PlayAndLearn
 from agentkit.experiment.on_device.several.acting import keys_of_each
+from agentkit.experiment.policies.make_actor import make_tables_with_room
 from agentkit.experiment.runs.logs import RunLogs, drop_later_rows
 from agentkit.experiment.runs.resume_checks import begin
 from agentkit.experiment.training.carrying import drop_others
@@ -59,7 +60,7 @@ from agentkit.experiment.training.switched_state import as_of_one_process
 from agentkit.experiment.training.training_loop import Training
 from agentkit.learning import LearnerCallbacks
 from agentkit.multi_agent_loop import MultiAgentLoop
-from agentkit.replay import Replay, with_room
+from agentkit.replay import Replay
 from agentkit.types import AgentId
 
 
@@ -212,10 +213,7 @@ def _open_replay(
     stack: contextlib.ExitStack,
     found: checkpoint.Checkpoint | None,
 ) -> Replay:
-    tables = trained.agent.make_tables(trained.spec)
-    if (count := len(trained.agent_ids) * (config.num_envs or 1)) > 1:
-        # At a step each agent ends two segments at most: where its episode ends, it fills two rows.
-        tables = [with_room(table, 2 * count) for table in tables]
+    tables = make_tables_with_room(trained.agent, trained.spec, len(trained.agent_ids) * (config.num_envs or 1))
     seed = config.seed if number == 0 else episode_seed(config.seed, number)
     replay = stack.enter_context(make_replay_in_turns(config.replay, tables, seed))
     if found is not None:

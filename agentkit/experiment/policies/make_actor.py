@@ -12,6 +12,7 @@ from agentkit.actors.batches import SplitAdder
 from agentkit.actors.policy import ALONE
 from agentkit.adders import ColumnsAdder, TeeAdder
 from agentkit.agents.common.agent import Agent
+from agentkit.agents.common.experience import Segments
 from agentkit.core import Adder
 from agentkit.counting import Counter
 from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop, Log, Observer, ReadyEnvironmentLoop
@@ -88,11 +89,26 @@ def add_columns(environment: Any, spec: EnvironmentSpec, adder: Adder, number: i
 
 def make_own_tables(experiment: ExperimentConfig, spec: EnvironmentSpec, environment: Any) -> list[Table]:
     """Returns the tables of a process that fills them from an environment and draws from them in one thread."""
-    tables = experiment.agent.make_tables(spec)
-    if not is_batched(environment) or (_in_step(environment) and num_ready(environment) is None):
-        return tables
-    # A step of an environment ends two segments at most: where an episode ends, it fills two rows.
-    return [with_room(table, 2 * (num_ready(environment) or environment.num_envs)) for table in tables]
+    if is_batched(environment) and _in_step(environment) and num_ready(environment) is None:
+        return experiment.agent.make_tables(spec)  # A step fills one row of each environment.
+    num_envs = (num_ready(environment) or environment.num_envs) if is_batched(environment) else 1
+    return make_tables_with_room(experiment.agent, spec, num_envs)
+
+
+def make_tables_with_room(agent: Agent, spec: EnvironmentSpec, num_writers: int) -> list[Table]:
+    """Returns an agent's tables, with room for all that is written at one step before anybody draws.
+
+    Args:
+        agent: the agent.
+        spec: of its environment.
+        num_writers: environments of one step, or agents in them, each with an adder of its own.
+    """
+    tables, experience = agent.make_tables(spec), agent.experience
+    ends_two = isinstance(experience, Segments) and experience.segment_length == 1 and not experience.completes_episodes
+    if num_writers == 1 and not ends_two:
+        return tables  # As they are in a Reverb run that goes on: it takes the room that it was saved with.
+    # Each ends two segments at most: where an episode ends, it fills two rows.
+    return [with_room(table, 2 * num_writers) for table in tables]
 
 
 def make_actor(
