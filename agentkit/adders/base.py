@@ -179,7 +179,7 @@ class StepWriter:
         self._cast_reward = make_cast(spec.rewards, "reward")
         self._cast_discount = make_cast(spec.discounts, "discount")
         # A final row: action, reward, discount and extras of zero.
-        self._zero = specs.zeros(self._row_spec)
+        self._final: Step = specs.zeros(self._row_spec)
         self._observation: Nest = None
         self._is_first = False
         self._recent: collections.deque[Step] | None = None  # rows, for the priority functions alone
@@ -217,9 +217,13 @@ class StepWriter:
 
     def append_final(self) -> int:
         """Appends the row of the episode's last observation; returns its index."""
-        index = self._append(self._zero._replace(observation=self._observation))
+        self._final = self._final._replace(observation=self._observation)
         self._observation = None
-        return index
+        return self._append(self._final)
+
+    def append_padding(self) -> int:
+        """Appends a row behind an episode's final one, which begins an episode without an action; returns its index."""
+        return self._append(self._final._replace(start_of_episode=np.True_))
 
     def _append(self, row: Step) -> int:
         index = self._writer.append(row)
@@ -228,20 +232,18 @@ class StepWriter:
         return index
 
     def create_items(self, start: int, stop: int) -> None:
-        """Creates one item in every table over rows ``[start, stop)``, `stop - 1` the newest, zero padded."""
-        padding = self._length - (stop - start)
+        """Creates one item in every table over rows ``[start, stop)``, `stop - 1` the newest."""
         data = None
         for table, function in self._tables:
             priority = None
             if function is not None:
-                data = self._data(stop - start) if data is None else data
+                data = self._data() if data is None else data
                 priority = float(function(data))
-            self._writer.create_item(table, priority, start, stop, padding=padding)
+            self._writer.create_item(table, priority, start, stop)
 
-    def _data(self, num_rows: int) -> Step:
+    def _data(self) -> Step:
         assert self._recent is not None
-        rows = list(self._recent)[-num_rows:] + [self._zero] * (self._length - num_rows)
-        return tree.map_structure(lambda *leaves: np.stack(leaves), *rows)
+        return tree.map_structure(lambda *leaves: np.stack(leaves), *self._recent)
 
     def forget(self) -> None:
         """Ends the writer's episode: no later item refers to the rows so far."""

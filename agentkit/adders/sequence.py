@@ -49,7 +49,8 @@ class SequenceAdder(core.Adder):
     ``length - period`` rows. An item is written as soon as its last row is there. At the end of an
     episode some rows may be in no sequence yet. Then `end_of_episode` says what happens:
 
-    * ``"pad"``: the next sequence is written, with rows of zeros (and discount 0) behind the final row.
+    * ``"pad"``: the next sequence is written, with padding behind the final row: rows that repeat it, and have
+      ``start_of_episode``, as those of `EpisodeAdder`. So `agentkit.types.has_action` marks the rows with an action.
     * ``"truncate"``: they are not written.
     * ``"overlap"``: a sequence of the *last* `length` rows is written, which shares more rows than
       usual with the one before; an episode of fewer rows is padded.
@@ -59,7 +60,7 @@ class SequenceAdder(core.Adder):
     Example, length 3 and period 2; an episode of L = 3 actions, so rows 0 1 2 3 (row 3 the final
     one), then an episode of rows A B C D:
 
-        pad        [0 1 2] [2 3 -]  [A B C] [C D -]      - is a row of zeros
+        pad        [0 1 2] [2 3 -]  [A B C] [C D -]      - is padding
         truncate   [0 1 2]          [A B C]
         overlap    [0 1 2] [1 2 3]  [A B C] [B C D]
         continue   [0 1 2] [2 3 A]  [A B C]              C D wait for a third episode
@@ -138,6 +139,8 @@ class SequenceAdder(core.Adder):
         if self._covered == stop or self._end_of_episode == "truncate":
             return
         start = max(0, stop - self._length) if self._end_of_episode == "overlap" else self._start
+        while stop - start < self._length:
+            stop = self._stream.append_padding() + 1
         self._stream.create_items(start, stop)
 
     def reset(self) -> None:

@@ -163,15 +163,14 @@ def _transition(t: int, k: int, reward: float, discount: float, case: str = "") 
 def expected_steps(*rows: str, extras: bool = False) -> Step:
     """Returns the expected sequence.
 
-    A row is ``t:reward:discount`` (``^`` before t: start of episode), ``t`` alone for the final row, ``-``
-    for padding.
+    A row is ``t:reward:discount`` (``^`` before t: start of episode), ``t`` alone for the final row, ``^t`` for
+    padding behind it.
     """
     parsed = []
     for row in rows:
         start, row = row.startswith("^"), row.removeprefix("^")
         t, reward, discount = [*row.split(":"), "0", "0"][:3]
-        is_padding, is_final = t == "-", ":" not in row
-        time = 0 if is_padding else int(t)
+        is_final, time = ":" not in row, int(t)
         parsed.append(
             Step(
                 observation(time),
@@ -289,7 +288,7 @@ _SECOND = expected_steps("^5:1:1", "6:2:1", "7:4:0")
 
 SEQUENCE_CASES = [
     _sequence(
-        "pad", "pad", _TWO, [_FIRST, expected_steps("2:4:0", "3", "-"), _SECOND, expected_steps("7:4:0", "8", "-")]
+        "pad", "pad", _TWO, [_FIRST, expected_steps("2:4:0", "3", "^3"), _SECOND, expected_steps("7:4:0", "8", "^8")]
     ),
     _sequence("truncate", "truncate", _TWO, [_FIRST, _SECOND]),
     _sequence(
@@ -303,11 +302,11 @@ SEQUENCE_CASES = [
         "sequence_truncated_episode",
         "pad",
         [Episode([1, 2, 4], "truncate")],
-        [expected_steps("^0:1:1", "1:2:1", "2:4:1"), expected_steps("2:4:1", "3", "-")],
+        [expected_steps("^0:1:1", "1:2:1", "2:4:1"), expected_steps("2:4:1", "3", "^3")],
     ),
-    _sequence("pad_short_episode", "pad", [Episode([7])], [expected_steps("^0:7:0", "1", "-")]),
+    _sequence("pad_short_episode", "pad", [Episode([7])], [expected_steps("^0:7:0", "1", "^1")]),
     _sequence("truncate_short_episode", "truncate", [Episode([7])], []),
-    _sequence("overlap_short_episode", "overlap", [Episode([7])], [expected_steps("^0:7:0", "1", "-")]),
+    _sequence("overlap_short_episode", "overlap", [Episode([7])], [expected_steps("^0:7:0", "1", "^1")]),
     _sequence(
         "continue_short_episodes",
         "continue",
@@ -316,7 +315,7 @@ SEQUENCE_CASES = [
     ),
     _sequence("exact_fit", "pad", [Episode([1, 2])], [expected_steps("^0:1:1", "1:2:0", "2")]),
     _sequence("overlap_exact_fit", "overlap", [Episode([1, 2])], [expected_steps("^0:1:1", "1:2:0", "2")]),
-    _sequence("no_overlap", "pad", _DOCUMENTED, [_FIRST, expected_steps("3", "-", "-")], period=3),
+    _sequence("no_overlap", "pad", _DOCUMENTED, [_FIRST, expected_steps("3", "^3", "^3")], period=3),
     _sequence(
         "period_1",
         "pad",
@@ -340,7 +339,7 @@ SEQUENCE_CASES = [
         "sequence_extras",
         "pad",
         [Episode([1])],
-        [expected_steps("^0:1:0", "1", "-", extras=True)],
+        [expected_steps("^0:1:0", "1", "^1", extras=True)],
         extras=True,
     ),
 ]

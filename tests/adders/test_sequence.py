@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 
 from agentkit.adders import SequenceAdder
 from agentkit.errors import CheckpointError, ConfigError, SpecError
+from agentkit.losses import loss_mask
 from agentkit.testing import adder_cases as cases
 from agentkit.testing.adder import RecordingWriter, assert_items, make_table
 from agentkit.testing.adder_cases import SPEC, Episode
+from agentkit.types import has_action, has_observation
 
 MODES = ["pad", "truncate", "overlap", "continue"]
 
@@ -46,8 +48,8 @@ def test_properties(lengths, shape, mode):
     found = []
     for item in writer.items:
         times = item.data.observation[:, 0].astype(int).tolist()
-        # A row of zeros is padding, but for the very first row of all, which starts an episode.
-        found.append([t for i, t in enumerate(times) if t or item.data.start_of_episode[i]])
+        is_padding = item.data.start_of_episode & (np.arange(length) > 0) & (mode != "continue")
+        found.append([t for i, t in enumerate(times) if not is_padding[i]])
         assert item.data.reward.shape == (length,)
     if mode == "continue":
         stream = [t for episode in rows for t in episode]
@@ -63,6 +65,21 @@ def test_properties(lengths, shape, mode):
         assert covered == [t for episode in rows for t in episode]
     if mode == "overlap":
         assert all(len(item) == min(length, len(r)) for item in found for r in rows if item[-1] == r[-1])
+
+
+@pytest.mark.parametrize("mode", ["pad", "overlap"])
+@pytest.mark.parametrize(
+    ("num_steps", "acts", "seen"),
+    [(2, [1, 1, 0, 0, 0], [1, 1, 1, 0, 0]), (4, [1, 1, 1, 1, 0], [1, 1, 1, 1, 1]), (5, [1] * 5, [1] * 5)],
+)
+def test_losses_leave_final_rows_and_padding_out(mode, num_steps, acts, seen):
+    """A value of theirs was learnt otherwise: that of no action, after an episode that was only cut off, too."""
+    writer = recorder(6)
+    adder = SequenceAdder(writer, SPEC, tables="table", length=6, period=5, end_of_episode=mode)
+    cases.play(adder, Episode([1.0] * num_steps, "truncate", offset=1))
+    start = np.stack([writer.items[0].data.start_of_episode])
+    assert has_action(start)[0].tolist() == acts and has_observation(start)[0].tolist() == seen
+    assert loss_mask(start, burn_in=0)[0].tolist() == acts
 
 
 @pytest.mark.parametrize(
