@@ -12,7 +12,6 @@ import numpy as np
 import tree
 
 from agentkit import specs
-from agentkit.errors import SpecError
 from agentkit.types import Nest
 from agentkit.wrappers.base import ObservationWrapper, check_count
 
@@ -26,7 +25,8 @@ Join = Callable[[Sequence[np.ndarray]], np.ndarray]
 class FrameStack(ObservationWrapper):
     """Joins the last `num_frames` observations, oldest first, along images' channels, or else along the last axis.
 
-    The first observation of an episode is repeated to fill the stack. An action mask stays the newest one.
+    The first observation of an episode is repeated to fill the stack. Choices stay choices, of each frame. An action
+    mask stays the newest one.
 
     Args:
         environment: the environment.
@@ -34,7 +34,8 @@ class FrameStack(ObservationWrapper):
         flatten: whether to join along an existing axis, ``[H, W, C]`` to ``[H, W, C * num_frames]``, ``[C, H, W]`` to
             ``[C * num_frames, H, W]``. An image in gray, bytes ``[H, W]`` or anything from 36 x 36 on, becomes
             ``[H, W, num_frames]``. Images so small that a network would then take another axis for the channels become
-            ``[num_frames, H, W, C]``. Otherwise there is a new last axis, ``[H, W, C, num_frames]``.
+            ``[num_frames, H, W, C]``, and scalars ``[num_frames]``. Otherwise there is a new last axis, ``[H, W, C,
+            num_frames]``, which networks do not take for an image's channels: they have to be your own.
     """
 
     within_episode = True
@@ -44,8 +45,6 @@ class FrameStack(ObservationWrapper):
         check_count("num_frames", num_frames)
         inner = environment.observation_spec()
         paths = tree.flatten_with_path(inner)
-        if flatten and any(leaf.shape == () for _, leaf in paths):
-            raise SpecError("A scalar observation has no last axis to join along. Use flatten=False.")
         self._num_frames = num_frames
         self._joins = [
             _newest if path[-1:] == (specs.ACTION_MASK,) else _make_join(leaf, num_frames, flatten)
@@ -62,6 +61,8 @@ class FrameStack(ObservationWrapper):
             return spec if join is _newest else specs.Array(shape, spec.dtype, spec.name)
         bounds = [np.broadcast_to(bound, spec.shape) for bound in (spec.minimum, spec.maximum)]
         low, high = (join([bound] * self._num_frames) for bound in bounds)
+        if specs.num_choices(spec):
+            return specs.Choices(shape, spec.dtype, high, spec.name)
         return specs.BoundedArray(shape, spec.dtype, low, high, spec.name)
 
     def _transform(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
@@ -83,9 +84,9 @@ class FrameStack(ObservationWrapper):
 
 def _make_join(spec: specs.Array, num_frames: int, flatten: bool) -> Join:
     """Returns the function that joins so many frames of a spec."""
-    if not flatten:
-        return functools.partial(np.stack, axis=-1)
     shape = tuple(spec.shape)
+    if not flatten or not shape:
+        return functools.partial(np.stack, axis=-1)
     is_gray = len(shape) == 2 and min(shape) >= (specs.MIN_PIXELS if spec.dtype == np.uint8 else _GRAY_PIXELS)
     if not is_gray and not specs.is_image(shape):
         return functools.partial(np.concatenate, axis=-1)

@@ -1,10 +1,13 @@
 """Stacked images: a network sees the frames' channels side by side, whatever the layout that they came in."""
 
+import pickle
+
 import dm_env
 import numpy as np
 import pytest
 
 from agentkit import networks, specs
+from agentkit.networks.torsos import describe_input
 from agentkit.wrappers.frame_stack import FrameStack
 
 
@@ -89,3 +92,55 @@ def test_a_mask_of_legal_actions_stays_the_newest():
         mask = environment.step(0).observation[specs.ACTION_MASK]
         np.testing.assert_array_equal(mask, np.arange(2) == number % 2)
     assert environment.observation_spec()[specs.ACTION_MASK] == specs.Array((2,), bool)
+
+
+class Parts(dm_env.Environment):
+    """Shows ones in each part of its spec."""
+
+    def __init__(self, spec):
+        self.spec = spec
+
+    def reset(self):
+        return dm_env.restart({name: np.ones(leaf.shape, leaf.dtype) for name, leaf in self.spec.items()})
+
+    def step(self, action):
+        return self.reset()._replace(step_type=dm_env.StepType.MID, reward=0.0, discount=1.0)
+
+    def observation_spec(self):
+        return self.spec
+
+    def action_spec(self):
+        return specs.DiscreteArray(2)
+
+
+PARTS = {
+    "image": specs.BoundedArray((7, 7, 20), np.uint8, 0, 255),
+    "speed": specs.Array((), np.float32),
+    "cell": specs.DiscreteArray(500, np.int32),
+    "small": specs.DiscreteArray(3, np.int8),
+    "several": specs.BoundedArray((3,), np.int32, 0, [4, 4, 2]),
+}
+
+
+def test_scalars_beside_an_image_are_stacked_and_leave_the_image_as_it_is():
+    environment = FrameStack(Parts(PARTS), 4)
+    spec, seen = environment.observation_spec(), environment.reset().observation
+    assert {name: leaf.shape for name, leaf in spec.items()} == {
+        "image": (7, 7, 80), "speed": (4,), "cell": (4,), "small": (4,), "several": (12,)
+    }  # fmt: skip
+    specs.validate(seen, spec)
+    assert describe_input(spec["image"]) == "an image of 7 x 7 pixels and 80 channels, divided by 255"
+
+
+@pytest.mark.parametrize("flatten", [True, False])
+@pytest.mark.parametrize("name", ["cell", "small", "several"])
+def test_stacked_choices_are_the_indicators_of_each_frame(name, flatten):
+    """As numbers they would be up to 499."""
+    plain, stacked = Parts({name: PARTS[name]}), FrameStack(Parts({name: PARTS[name]}), 4, flatten)
+    spec, inner = stacked.observation_spec()[name], PARTS[name]
+    assert isinstance(pickle.loads(pickle.dumps(spec)), specs.Choices)
+    one, four = (
+        np.asarray(networks.encode_inputs(each.observation_spec(), {name: each.reset().observation[name][None]})[name])
+        for each in (plain, stacked)
+    )
+    assert four.shape == (1, 4 * one.size) and four.sum() == 4 * one.sum() == 4 * max(np.prod(inner.shape), 1)
