@@ -29,7 +29,7 @@ except ImportError as error:
 
 
 def make(
-    name: str, seed: int = 0, num_envs: int = 1, *, ready: int | None = None, **kwargs: Any
+    name: str, seed: int = 0, num_envs: int = 1, *, ready: int | None = None, evaluation: bool = False, **kwargs: Any
 ) -> EnvPoolEnvironment | ReadySlots:
     """Makes a batch of `num_envs` EnvPool environments, e.g. of ``HalfCheetah-v4``.
 
@@ -38,11 +38,13 @@ def make(
         seed: seeds the batch; environment i is seeded with `seed` + i by EnvPool.
         num_envs: how many.
         ready: M, for `ReadySlots` of the M environments that are ready first; None for all in step.
+        evaluation: whether the episodes are to be judged by: then Atari's rewards are not clipped, and no life lost is
+            an end, whatever the settings say of training.
         **kwargs: EnvPool's settings: `num_threads`, `max_episode_steps` (-1 for no limit), `frame_skip`, ...
 
     Raises:
         UnknownNameError: if EnvPool has no such task.
-        ConfigError: for a setting that the task lacks, a batch size in other words than `ready`, or several players;
+        ConfigError: for a setting that the task lacks or that does nothing here, a batch size in other words than `ready`, or several players;
             or `max_episode_steps` is no number of steps.
     """
     tasks = envpool.list_all_envs()
@@ -53,6 +55,13 @@ def make(
             f"batch_size: expected num_envs={num_envs}, found {kwargs['batch_size']}. To act for whoever is ready "
             f"first, leave batch_size out and give --ready {kwargs['batch_size']} (ready={kwargs['batch_size']})."
         )
+    if kwargs.get("zero_discount_on_life_loss"):
+        raise ConfigError(
+            "zero_discount_on_life_loss: expected False, found True: EnvPool tells no discounts where it tells "
+            "truncated episodes apart. Take episodic_life=True, or atari:NAME with life_loss=zero_discount."
+        )
+    if evaluation:
+        kwargs |= {name: False for name in ("reward_clip", "episodic_life") if name in kwargs}
     if ready is not None:
         kwargs["batch_size"] = ready
     check_max_episode_steps(kwargs.get("max_episode_steps"))

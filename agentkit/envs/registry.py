@@ -64,7 +64,7 @@ def make(
         given.check(name, kwargs)
     _check_numbers(seed, num_envs)
     if prefix == "envpool" and not workers:
-        return _make_envpool(rest, seed, raw, num_envs or 1, ready, wrappers, kwargs)
+        return _make_envpool(rest, seed, raw, num_envs or 1, ready, wrappers, {**kwargs, "evaluation": evaluation})
     members = Members(name, seed, raw=raw, wrappers=wrappers, settings=kwargs, evaluation=evaluation)
     if workers or ready is not None:
         from agentkit.envs.workers import WorkerBatchedEnvironment, check_workers

@@ -201,3 +201,26 @@ def test_without_a_limit_episodes_go_on(name, own_limit):
     for impossible in (0, -2, 2.5, True):
         with pytest.raises(ConfigError, match="max_episode_steps: expected at least 1, or -1 for no limit, found"):
             envs.make(f"envpool:{name}", max_episode_steps=impossible)
+
+
+@pytest.mark.parametrize("evaluation", [False, True])
+def test_atari_is_evaluated_by_its_own_rewards_and_whole_games(evaluation):
+    """The names are EnvPool's own; a task without them is given none."""
+    settings = {"reward_clip": True, "episodic_life": True, "noop_max": 1}
+    environment = envs.make("envpool:SpaceInvaders-v5", 3, evaluation=evaluation, raw=True, **settings)
+    environment.reset()
+    rewards, ended = set(), False
+    for _ in range(250):  # Fires, and stays where the invaders aim.
+        timestep = environment.step(np.ones(1, np.int32))
+        rewards |= set(timestep.reward.tolist())
+        ended = ended or timestep.step_type[0] == 2
+    environment.close()
+    assert ended != evaluation
+    assert max(rewards) >= 5 if evaluation else rewards == {0.0, 1.0}
+    envs.make("envpool:CartPole-v1", evaluation=evaluation).close()
+
+
+def test_a_discount_that_envpool_does_not_tell_is_refused():
+    with pytest.raises(ConfigError, match=r"zero_discount_on_life_loss: expected False, found True.*atari:NAME with"):
+        envs.make("envpool:Breakout-v5", zero_discount_on_life_loss=True)
+    envs.make("envpool:Breakout-v5", zero_discount_on_life_loss=False).close()
