@@ -181,6 +181,8 @@ class BatchedSegmentAdder(core.Adder):
         """Drops the unfinished segments."""
         self._row = -1
         self._was_last = np.zeros(self._num_envs, bool)
+        for column in tree.flatten(self._segments):
+            column[:, : self._history] = 0
         self._writer.end_episode()
 
     def close(self) -> None:

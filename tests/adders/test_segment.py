@@ -106,6 +106,16 @@ def test_a_segment_longer_than_its_episodes():
     assert_items([item.data for item in writer.items], expected, segment_layout(SPEC, 7).signature)
 
 
+def test_after_a_reset_no_rows_from_before_it_are_shown():
+    writer = RecordingWriter([make_table(segment_layout(SPEC, 2, (), 2))], 1)
+    adder = SegmentAdder(writer, SPEC, tables="table", length=2, history=2)
+    play(adder, Episode([1, 2, 4], "die"))
+    play(adder, Episode([5, 6], "die", offset=50))
+    found = writer.items[-1].data
+    assert found.observation[:, 0].tolist() == [0, 0, 50, 51, 52]
+    assert not found.start_of_episode[:2].any() and not found.action[:2].any()
+
+
 def test_two_environments_by_hand():
     writer = recorder(3)
     adder = batched(writer, 2)
