@@ -89,7 +89,8 @@ class HindsightAdder(core.Adder):
     """Writes one-step `Transition`s, each also with goals that were achieved (Andrychowicz et al. 2017, 1707.01495).
 
     Observations are as gymnasium-robotics has them: a dict of "observation", "achieved_goal" and
-    "desired_goal", both goals of one shape. An episode of L steps gives ``L (1 + k)`` items, step by step: the
+    "desired_goal", both goals of one shape. The desired one must stay within an episode: an item's two observations
+    both have that of o_t. An episode of L steps gives ``L (1 + k)`` items, step by step: the
     step as it was, then k times with a goal g that the episode achieved in place of the desired one, drawn
     uniformly by `strategy` (section 4.5 of the paper; achieved_t is that of o_t)
 
