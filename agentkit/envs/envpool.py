@@ -44,8 +44,8 @@ def make(
 
     Raises:
         UnknownNameError: if EnvPool has no such task.
-        ConfigError: for a setting that the task lacks or that does nothing here, a batch size in other words than `ready`, or several players;
-            or `max_episode_steps` is no number of steps.
+        ConfigError: for a setting that the task lacks or that does nothing here, a batch size in other words than
+            `ready`, or several players; or `max_episode_steps` is no number of steps.
     """
     tasks = envpool.list_all_envs()
     if name not in tasks:
