@@ -72,6 +72,18 @@ def test_the_shown_config_is_the_same_experiment_and_leaves_nothing(file, capsys
     assert "columns = 5" in shown and "discount = 0.99" in shown and 'preset = "none"' in shown
 
 
+@pytest.mark.parametrize("command", [["launch"], ["node", "replay"]])
+def test_the_shown_config_of_a_program_is_one_that_its_command_takes(tmp_path, monkeypatch, capsys, command):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main([*command, "dqn", "--env", "agentkit:catch", "--steps", "100", "--show-config"])
+    shown = capsys.readouterr().out
+    (tmp_path / "shown.toml").write_text(shown)
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--config", "shown.toml", "--show-config"])
+    assert (ended.value.code, capsys.readouterr().out) == (0, shown)
+
+
 SETTINGS = """
 from agentkit.envs.catch import Catch
 

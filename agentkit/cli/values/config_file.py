@@ -179,6 +179,8 @@ def config_text(plan: Any, arguments: argparse.Namespace) -> str:
 
     top: dict[str, Any] = {"env": arguments.env if arguments.env is not None else name_of(plan.environment)}
     top |= {key: getattr(plan, field) for key, field in _FIELDS.items()}
+    if arguments.command != "train" and top["replay"] == "in_process":
+        top["replay"] = "served"  # The word of programs for the same.
     taken = {key.replace("-", "_") for key in _FIELDS} | {*_ELSEWHERE, "config", "show_config", "resume"}
     secret = {"run_id", "run_id_file"}
     top |= {name.replace("_", "-"): value for name, value in vars(arguments).items() if name not in taken | secret}
