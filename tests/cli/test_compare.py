@@ -74,9 +74,12 @@ def test_seeds_have_the_same_evaluations_in_their_last_tenth(asked, last):
 
 
 def test_environments_are_put_together_only_when_normalised(runs, tmp_path, capsys):
-    picture = tmp_path / "c.pdf"
-    code, out, _ = said_by(capsys, *runs, "-o", str(picture))
+    picture, scores = tmp_path / "c.pdf", tmp_path / "c.csv"
+    code, out, _ = said_by(capsys, *runs, "-o", str(picture), "--csv", str(scores))
     assert code == 0 and not picture.exists() and out.count("\ndqn ") == 2 and "--normalize minmax" in out
+    assert "No picture is drawn" in out and f"Wrote {scores}" in out
+    with scores.open(newline="") as file:
+        assert {row["environment"] for row in csv.DictReader(file)} == {CATCH, SEA}
     words = [f"{CATCH}=0:2", f"{SEA}=0:100"]
     wanted = [word for text in words for word in ("--normalize", text)]
     code, out, _ = said_by(capsys, *runs, "-o", str(picture), *wanted, "--score", "best")

@@ -73,7 +73,11 @@ def compare(arguments: argparse.Namespace) -> int:
             _print(_estimates(here, False), here, {group: bases[group][environment] for group in here})
         tell_updates(runs)
         tell_stopped(runs)
-        say("\nTo compare over all environments at once, normalise their scores: --normalize minmax, or ENV=LOW:HIGH.")
+        say(
+            "\nNo picture is drawn of several environments whose scores are not normalised. To compare over all of them "
+            "at once: --normalize minmax, or ENV=LOW:HIGH."
+        )
+        _write_csv(groups, bases, arguments.csv)
         say_left_out(empty, [metric])
         return 0
     tables = _estimates(common, normalised)
@@ -89,9 +93,7 @@ def compare(arguments: argparse.Namespace) -> int:
     where = environments[0] if len(environments) == 1 else f"{len(environments)} environments"
     draw_comparison(tables, profiles, thresholds, f"{where}; score: {title}", Path(arguments.out))
     print(f"\nWrote {arguments.out}")
-    if arguments.csv is not None:
-        write_scores(groups, bases, Path(arguments.csv))
-        print(f"Wrote {arguments.csv}")
+    _write_csv(groups, bases, arguments.csv)
     say_left_out(empty, [metric])
     return 0
 
@@ -191,6 +193,12 @@ def write_scores(groups: Groups, bases: Bases, path: Path) -> None:
                 for environment, runs in scores.items():
                     found = zip(runs.tolist(), bases[group][environment], strict=True)
                     writer.writerows([group, environment, score, *basis] for score, basis in found)
+
+
+def _write_csv(groups: Groups, bases: Bases, path: str | None) -> None:
+    if path is not None:
+        write_scores(groups, bases, Path(path))
+        print(f"Wrote {path}")
 
 
 def _estimates(groups: Mapping[str, Sequence[np.ndarray]], normalised: bool) -> dict[str, dict[str, Estimate]]:
