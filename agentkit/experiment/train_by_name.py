@@ -82,13 +82,8 @@ def train(
     experiment = plan(
         agent, made, num_steps, of_agent, preset=chosen, torso=torso, normalize=normalize, views=views, **of_run
     )
-    line = presets.announcement(
-        chosen,
-        experiment.agent.config,
-        experiment.num_steps,
-        experiment.num_envs,
-        environment if preset == presets.AUTO else preset,
-    )
+    named = environment if preset == presets.AUTO else preset
+    line = presets.announcement(chosen, experiment.agent.config, experiment, named)
     if line and experiment.progress:
         print(f'{line} preset="none" for bare defaults.', flush=True)
     if keeps_best and of_run.get("run_directory", RUNS) is not None:

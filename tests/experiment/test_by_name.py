@@ -11,7 +11,7 @@ from agentkit.callbacks import Callback, keep_best
 from agentkit.envs.catch import Catch
 from agentkit.errors import ConfigError, SpecError, UnknownNameError
 from agentkit.experiment import read_config
-from agentkit.experiment.config import preset_table
+from agentkit.experiment.config import preset_table, presets
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.config.preset_table import Falling, Preset
 from agentkit.experiment.runs.config_json import write_config
@@ -142,6 +142,21 @@ def test_the_users_settings_win_over_the_presets(tmp_path, catch_preset):
 def test_an_empty_list_of_wrappers_is_the_users_own(own):
     made = plan("dqn", "agentkit:catch", 9, {}, preset=CATCH, **own)
     assert made.wrappers == tuple(own.get("wrappers", CATCH.wrappers))
+
+
+@pytest.mark.parametrize(
+    ("own", "told"),
+    [
+        ({}, ""),
+        ({"wrappers": [*CATCH.wrappers, StepLimit], "environment_settings": {"columns": 4}}, ""),
+        ({"wrappers": [StepLimit], "environment_settings": {"columns": 6}}, " Yours instead: columns, wrappers."),
+        ({"wrappers": []}, " Yours instead: wrappers."),
+    ],
+)
+def test_the_line_of_a_preset_says_which_of_the_environments_settings_are_the_users_own(own, told):
+    made = plan("dqn", "agentkit:catch", 9, {}, preset=CATCH, **own)
+    line = presets.announcement(CATCH, made.agent.config, made, "agentkit:catch")
+    assert line.endswith(f"({CATCH.source}).{told}")
 
 
 def test_without_a_preset_and_by_hand_there_are_bare_defaults(tmp_path, catch_preset):

@@ -40,7 +40,7 @@ def tell_preset(preset: Any, agent: Any, plan: Any, arguments: argparse.Namespac
     from agentkit.experiment.config import presets
 
     environment = arguments.env if arguments.preset in (None, presets.AUTO) else arguments.preset
-    if line := presets.announcement(preset, agent.config, plan.num_steps, plan.num_envs, environment, value_text):
+    if line := presets.announcement(preset, agent.config, plan, environment, value_text):
         say(f"{line} --preset none for bare defaults.")
 
 

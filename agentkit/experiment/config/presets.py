@@ -79,12 +79,7 @@ def summary(preset: Preset, num_steps: int, text: Callable[[Any], str] = str) ->
 
 
 def announcement(
-    preset: Preset | None,
-    config: Any,
-    num_steps: int,
-    num_envs: int | None,
-    environment: object,
-    text: Callable[[Any], str] = str,
+    preset: Preset | None, config: Any, plan: Any, environment: object, text: Callable[[Any], str] = str
 ) -> str:
     """Returns the line that a run begins with: the preset, and which of its settings are the user's own instead.
 
@@ -93,18 +88,21 @@ def announcement(
     Args:
         preset: that was chosen.
         config: the agent's settings, as they are.
-        num_steps: of the run.
-        num_envs: of an actor.
+        plan: the experiment, an `ExperimentConfig` or a `MultiAgentConfig`.
         environment: whose preset it is.
         text: writes a setting's value.
     """
     if preset is None or not (preset.settings or preset.num_envs or preset.environment_settings or preset.wrappers):
         return ""
-    values = preset.settings_for(num_steps).items()
+    values = preset.settings_for(plan.num_steps).items()
     own = [name for name, value in values if getattr(config, name) != value]
-    own += ["num_envs"] if preset.num_envs not in (None, num_envs) else []
+    own += ["num_envs"] if preset.num_envs not in (None, plan.num_envs) else []
+    own += [name for name, value in preset.environment_settings.items() if plan.environment_settings.get(name) != value]
+    # Others may be behind them, which multiply rewards as the run in --init-from did.
+    if preset.wrappers and tuple(plan.wrappers[: len(preset.wrappers)]) != preset.wrappers:
+        own.append("wrappers")
     yours = f" Yours instead: {', '.join(own)}." if own else ""
-    return f"Preset for {_name_of(environment)}: {summary(preset, num_steps, text)}.{yours}"
+    return f"Preset for {_name_of(environment)}: {summary(preset, plan.num_steps, text)}.{yours}"
 
 
 def _name_of(environment: Any) -> str:
