@@ -10,6 +10,7 @@ from typing import Any
 
 from agentkit.agents import registry
 from agentkit.agents.addons import View, with_normalization, with_views
+from agentkit.agents.addons.prior_data import PriorData
 from agentkit.agents.common.agent import Agent
 from agentkit.callbacks import keep_best
 from agentkit.callbacks.best import KeepBest
@@ -82,6 +83,7 @@ def train(
     experiment = plan(
         agent, made, num_steps, of_agent, preset=chosen, torso=torso, normalize=normalize, views=views, **of_run
     )
+    warn_without_data(experiment, agent)
     named = environment if preset == presets.AUTO else preset
     line = presets.announcement(chosen, experiment.agent.config, experiment, named)
     if line and experiment.progress:
@@ -151,15 +153,25 @@ def plan(
     if torso is not None and not isinstance(agent, str):
         raise ConfigError("torso: the agent was made with its networks. Give it there (make_agent(torso=...)).")
     made = registry.make(agent, agent_settings, torso) if isinstance(agent, str) else agent
-    experiment = ExperimentConfig(with_addons(made, normalize, views), environment, num_steps, **settings)
-    is_offline = isinstance(agent, str) and registry.about(agent).data == "offline"
-    if is_offline and experiment.data is None and experiment.init_from is None:
+    return ExperimentConfig(with_addons(made, normalize, views), environment, num_steps, **settings)
+
+
+def warn_without_data(experiment: ExperimentConfig, agent: str | Agent) -> None:
+    """Warns where an agent that is made to learn from data gets none.
+
+    Args:
+        experiment: that is to be run.
+        agent: a registered name; one that was made by hand is not warned of.
+    """
+    if not isinstance(agent, str) or registry.about(agent).data != "offline":
+        return
+    has_data = experiment.data is not None or isinstance(experiment.agent.experience, PriorData)
+    if not has_data and experiment.init_from is None:
         warnings.warn(
             f"{agent} is made to learn from data, and has only what it does itself here. Give it data (--data FILE), "
             "a run to begin with (--init-from RUN), or see: agentkit offline --help",
             stacklevel=3,
         )
-    return experiment
 
 
 NORMALIZED = ("observations", "rewards")

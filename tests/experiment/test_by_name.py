@@ -2,12 +2,15 @@
 
 import functools
 import json
+import warnings
 
 import pytest
 
 import agentkit
 from agentkit.agents import dqn, registry
 from agentkit.callbacks import Callback, keep_best
+from agentkit.cli.training.new_run import new_experiment
+from agentkit.cli.words.parser import parse
 from agentkit.envs.catch import Catch
 from agentkit.errors import ConfigError, SpecError, UnknownNameError
 from agentkit.experiment import read_config
@@ -108,6 +111,16 @@ def test_a_callback_is_called_once():
 def test_an_offline_agent_without_data_is_warned_of():
     with pytest.warns(UserWarning, match="bc is made to learn from data"):
         agentkit.train("bc", "agentkit:catch", 20, evaluation_period=0, progress=False)
+
+
+@pytest.mark.parametrize(("words", "is_warned"), [([], True), (["--data", "d.npz", "--data-share", "0.5"], False)])
+def test_an_offline_agent_with_a_share_of_data_is_not_warned_of(tmp_path, words, is_warned):
+    (tmp_path / "d.npz").touch()
+    words = ["train", "td3_bc", "--env", "agentkit:point_mass", "--steps", "100", "--preset", "none", *words]
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        new_experiment(parse(words), "train")
+    assert any("td3_bc is made to learn from data" in str(each.message) for each in told) is is_warned
 
 
 def test_no_name_means_two_things():

@@ -94,6 +94,7 @@ def new_experiment(arguments: argparse.Namespace, command: str, *, tells_preset:
     import_again(arguments, plan)
     loggers.check_installed(plan)
     plan = with_data_share(with_reward_scale(plan, arguments), arguments)
+    train_by_name.warn_without_data(plan, arguments.agent)
     if command != "train":
         refuse_prior_data(plan)
     check_fit(plan)
