@@ -409,6 +409,17 @@ def test_transitions_without_discounts_do_not_tell_terminations_and_are_refused(
         read_replay(tmp_path)
 
 
+def test_a_replay_on_the_device_has_no_episodes_to_read(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = dqn.make_agent(dqn.Config(**SMALL, n_step=1))
+    config = agentkit.ExperimentConfig(agent, "jax:catch", 30, on_device=True)
+    monkeypatch.setattr("agentkit.experiment.evaluation.record_episodes.read_config", lambda _: config)
+    monkeypatch.setattr(checkpoint, "read_latest", lambda *_, **__: checkpoint.Checkpoint(1, tmp_path, {}))
+    with pytest.raises(ConfigError, match=r"has Transitions on the device\. Record episodes instead"):
+        read_replay(tmp_path)
+
+
 @pytest.mark.full
 def test_what_has_no_episodes_says_so(tmp_path: pathlib.Path, whole: pathlib.Path) -> None:
     settings: dict[str, Any] = {"evaluation_period": 0, "run_directory": tmp_path / "run"}

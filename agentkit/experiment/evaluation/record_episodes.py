@@ -101,10 +101,12 @@ def read_replay(run_directory: str | pathlib.Path, **options: Any) -> EpisodeDat
     if isinstance(experience, PriorData):
         experience = experience.experience
     is_known = isinstance(experience, Transitions | Sequences)
-    if experiment.replay != "in_process" or found.state.get("launched") or not is_known:
+    is_in_process = experiment.replay == "in_process" and not experiment.on_device
+    if not is_in_process or found.state.get("launched") or not is_known:
+        where = "on the device" if experiment.on_device else f"in {experiment.replay}"
         raise ConfigError(
             "Episodes are read from an in-process replay of transitions or sequences; the run "
-            f"{run_directory} has {type(experience).__name__} in {experiment.replay}. Record episodes instead."
+            f"{run_directory} has {type(experience).__name__} {where}. Record episodes instead."
         )
     if isinstance(experience, Transitions) and experience.config.discount == 0:
         raise ConfigError(
