@@ -25,6 +25,7 @@ from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.evaluation import judging, sampler_process
 from agentkit.experiment.evaluation.remote_sampler import SamplerProcessError
 from agentkit.experiment.policies.agent_parts import make_parts
+from agentkit.experiment.policies.loaded_policy import LoadedPolicy
 from agentkit.specs import make_environment_spec
 
 AGENT = ppo.make_agent(ppo.Config(hidden_sizes=(4,), segment_length=8, num_minibatches=1))
@@ -184,6 +185,16 @@ def test_a_run_its_policy_and_its_file_play_the_same(tmp_path):
         agentkit.sample(policy, num_steps=2, environment="agentkit:catch", explore=True)
     with pytest.raises(SpecError, match="trained with observations"):
         agentkit.sample(policy, num_steps=2, environment="agentkit:catch", environment_settings={"rows": 7})
+
+
+def test_a_checkpoint_of_what_has_none_and_a_field_of_no_use_are_refused(experiment, tmp_path):
+    (tmp_path / "policy.npz").touch()
+    for source in (experiment, object.__new__(LoadedPolicy), tmp_path / "policy.npz"):
+        with pytest.raises(ConfigError, match="no checkpoints: leave out checkpoint='best'"):
+            agentkit.sample(source, num_steps=3, checkpoint="best")
+    for name, value in (("video_period", 5), ("log_seconds", 1.0), ("devices", 1)):
+        with pytest.raises(ConfigError, match=f"{name}: no sample depends on it"):
+            agentkit.sample(experiment, num_steps=3, **{name: value})
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,12 @@ from agentkit.types import Nest
 
 Where = Literal["here", "process", "ray"]
 
+_FIELDS = (
+    "agent", "columns", "environment", "environment_settings", "evaluation_max_steps", "evaluation_period", "num_envs",
+    "on_nan", "ready", "replay", "seed", "workers", "wrappers",
+)  # fmt: skip
+"""Of `ExperimentConfig`: what samples depend on, or what the experiment of a run must be made again with."""
+
 
 @final
 class Sampler(metaclass=SaysWhatWasMeant):
@@ -65,11 +71,12 @@ class Sampler(metaclass=SaysWhatWasMeant):
             checkpoint: of a run: "newest", "best", or a step that has one.
             environment: to play in, with the run's wrappers around it; None for the run's. A policy of a file needs
                 one.
-            **options: fields of `ExperimentConfig` to replace, such as `environment_settings` or `wrappers`; for a
-                folder `imports`, too: see `experiment.read_config`.
+            **options: fields of `ExperimentConfig` to replace that samples depend on, such as `environment_settings` or
+                `wrappers`; for a folder `imports`, too: see `experiment.read_config`.
 
         Raises:
-            ConfigError: no run folder, or one that cannot be rebuilt; no environment.
+            ConfigError: no run folder, or one that cannot be rebuilt; no environment; a checkpoint of what has none;
+                a field that no sample depends on.
             CheckpointError: the run has no readable checkpoint.
             SpecError: the environment is not one that the policy was made for.
             MissingExtraError: Ray is not installed.
@@ -171,12 +178,18 @@ def _make_channel(where: Where) -> Channel:
 
 
 def _check_settings(settings: Collection[str]) -> None:
-    """Refuses names that neither a `Sampler` nor an experiment has, before numbers that are missing for them."""
+    """Refuses names of no use to a `Sampler`, before numbers that are missing for them."""
     known = {*inspect.signature(Sampler).parameters, "num_steps", "num_episodes", "imports"} - {"source", "options"}
-    known |= {field.name for field in dataclasses.fields(ExperimentConfig)} - {"run_directory"}
+    known |= set(_FIELDS)
+    unused = {field.name for field in dataclasses.fields(ExperimentConfig)} - {"run_directory"}
     for name in sorted(set(settings) - known):
         if (ours := our_name(name, known)) is not None:
             raise ConfigError(f"{name}: agentkit.sample calls it {ours!r}.")
+        if name in unused:
+            raise ConfigError(
+                f"{name}: no sample depends on it. Leave it out; of an experiment's fields agentkit.sample takes: "
+                f"{', '.join(_FIELDS)}."
+            )
         raise unknown_name("argument of agentkit.sample", name, known)
 
 

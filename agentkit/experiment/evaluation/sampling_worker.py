@@ -66,17 +66,22 @@ def find_acting(source: Any, checkpoint: str | int, explore: bool, options: dict
     """Returns what acts and in what; see `sampling.Sampler`."""
     is_file = isinstance(source, str | pathlib.Path) and (pathlib.Path(source).is_file() or str(source)[:3] == "hf:")
     if is_file:
-        source = load_one_agent(source, explore=explore, imports=options.pop("imports", ()))
+        imports = options.pop("imports", ())
+        source = load_one_agent(source, checkpoint=checkpoint, explore=explore, imports=imports)
     store = VariableStore()
     if isinstance(source, LoadedPolicy):
         if explore and not is_file:
             raise ConfigError("A policy acts as it was loaded. Load it with load(..., explore=True) instead.")
+        if checkpoint != "newest" and not is_file:
+            raise ConfigError(f"A policy has no checkpoints: leave out {checkpoint=}.")
         experiment = experiment_of_policy(source, options)
         store.publish(0, {"policy": source.arrays})
         with contextlib.closing(experiment.make_environment(0)) as made:
             check_fits(make_environment_spec(made), source.agent_observation_spec, source.agent_action_spec)
         return Acting(experiment, source.acting, store, source.num_steps)
     if isinstance(source, Travelling) or (isinstance(source, ExperimentConfig) and source.run_directory is None):
+        if checkpoint != "newest":
+            raise ConfigError(f"The experiment has no run_directory, and so no checkpoints: leave out {checkpoint=}.")
         experiment = source if isinstance(source, ExperimentConfig) else source.experiment
         experiment = ExperimentConfig(**{**vars(experiment), **options})
         with contextlib.closing(experiment.make_environment(experiment.seed)) as made:
