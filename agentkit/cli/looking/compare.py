@@ -74,8 +74,8 @@ def compare(arguments: argparse.Namespace) -> int:
         tell_updates(runs)
         tell_stopped(runs)
         say(
-            "\nNo picture is drawn of several environments whose scores are not normalised. To compare over all of them "
-            "at once: --normalize minmax, or ENV=LOW:HIGH."
+            "\nNo picture is drawn of several environments whose scores are not normalised. To compare over all of "
+            "them at once: --normalize minmax, or ENV=LOW:HIGH."
         )
         _write_csv(groups, bases, arguments.csv)
         say_left_out(empty, [metric])
