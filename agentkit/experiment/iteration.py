@@ -39,6 +39,8 @@ class Iteration:
             logs, rows = training.logs, training.rows
             for label in ("train", "learner", "evaluation"):
                 setattr(logs, label, _Noted(getattr(logs, label), label, rows))
+            for label, logger in logs.learners.items():
+                logs.learners[label] = _Noted(logger, label, rows)
             try:
                 with contextlib.closing(training.iterate(stop)) as progress:
                     yield from progress
@@ -63,8 +65,9 @@ def iterate(
         callbacks: as of `agentkit.run`.
 
     Returns:
-        An iterable of `LogRow`: each ended episode ("train"), row of the learner's log ("learner") and evaluation.
-        Its `result` is the run's `Result` after the loop.
+        An iterable of `LogRow`: each ended episode ("train"), row of the learner's log ("learner"; of several policies
+        "learner-ID", each its own) and evaluation ("evaluation"). Its `result` is the run's `Result` after the
+        loop.
     """
     return Iteration(with_callbacks(experiment, callbacks), resume)
 

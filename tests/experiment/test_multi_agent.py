@@ -171,6 +171,17 @@ def test_agents_that_share_a_policy_share_learner_and_replay(tmp_path):
     assert all(row["agent_steps"] == row["steps"] for row in rows), "in turns, one acts at a step"
 
 
+@pytest.mark.parametrize(
+    ("policy_of", "names"), [("shared", ["learner"]), ("each", ["learner-first", "learner-second"])]
+)
+def test_the_learners_rows_are_iterated_over(policy_of, names, tmp_path):
+    rows = list(agentkit.iterate(config(tmp_path / "run", policy_of=policy_of, num_steps=60, log_seconds=0.0)))
+    assert sorted({row.log for row in rows} - {"train"}) == names
+    for name in names:
+        written = (tmp_path / "run" / "logs" / f"{name}.csv").read_text().splitlines()[1:]
+        assert len(written) == sum(row.log == name for row in rows) > 1
+
+
 def test_steps_are_the_environments_and_those_of_agents_are_shown(tmp_path):
     result = agentkit.run(config(tmp_path / "run", environment="agentkit:matrix_game", num_steps=40))
     assert result.steps == 40

@@ -128,9 +128,12 @@ def log_learner(
         counts: returns the steps so far as the run counts them, those of agents, and the policy's table.
     """
     only = isinstance(config.policies, Agent) and config.policy_of == SHARED
-    own = logs.learner if only else logs.log(f"learner-{policy_id}")
+    label = f"learner-{policy_id}"
+    if not only:
+        logs.learners[label] = logs.log(label)
 
     def write(row: dict[str, float]) -> None:
+        own = logs.learner if only else logs.learners[label]  # Looked up late: `agentkit.iterate` replaces them.
         num_steps, num_agent_steps, table = counts()
         hooks.log_learner(own, {**learner_row(row, num_steps, table), "agent_steps": num_agent_steps})
 

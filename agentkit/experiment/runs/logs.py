@@ -21,7 +21,11 @@ _PROGRESS_SECONDS = 0.25
 
 
 class RunLogs:
-    """Holds the logs of one run: ``train`` (a row an episode), ``evaluation`` and ``learner``."""
+    """Holds the logs of one run: ``train`` (a row an episode), ``evaluation`` and ``learner``.
+
+    Attributes:
+        learners: instead of ``learner``, those of several policies: ``learner-ID``, by their names.
+    """
 
     def __init__(
         self,
@@ -47,6 +51,7 @@ class RunLogs:
             stack.callback(self._terminal.close)
         self._loggers = stack.enter_context(RunLoggers(experiment, resume_step))
         self.train, self.learner = self.log("train"), self.log("learner")
+        self.learners: dict[str, loggers.Logger] = {}
         is_due = found is not None and found.state.get("evaluation_due") and evaluation_plan(experiment).period
         # It is played again; a kill may have come between its row and the checkpoint after it.
         self.evaluation = self._loggers.log("evaluation", found.step - 1 if found is not None and is_due else None)

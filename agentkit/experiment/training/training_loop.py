@@ -42,7 +42,7 @@ class LogRow(NamedTuple):
     """Holds what `agentkit.iterate` yields: a row of a run's logs.
 
     Attributes:
-        log: which one: "train" (an episode), "learner" or "evaluation".
+        log: which one: "train" (an episode), "learner", of several policies "learner-ID", or "evaluation".
         record: the row.
     """
 
