@@ -47,7 +47,7 @@ from agentkit.experiment.runs.config_json import check_run_directory, read_confi
 from agentkit.experiment.runs.lock import run_lock
 from agentkit.experiment.runs.loggers import check_installed
 from agentkit.experiment.runs.logs import RunLogs, drop_later_rows, learner_row
-from agentkit.experiment.runs.resume_checks import ResumeError, begin, check_num_envs, prepare, refuse_launched
+from agentkit.experiment.runs.resume_checks import ResumeError, begin, check_batch, prepare, refuse_launched
 from agentkit.experiment.training.devices import (
     FirstDevicePublisher,
     choose_dispatch,
@@ -296,8 +296,7 @@ def _build(
     found, (seed, explored) = as_of_one_process(found, experiment.seed, hooks)
     environment, watch = _open_environment(experiment, stack, hooks, seed)
     experiment = experiment.for_batch(environment)
-    if found is not None:
-        check_num_envs(experiment, found.state["experiment"], f"The checkpoint {found.path}")
+    check_batch(experiment, found)
     agent, plan = experiment.agent, experiment.agent.batch_plan
     spec = make_environment_spec(environment)
     parts = check_fit(experiment, spec)

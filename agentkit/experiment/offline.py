@@ -358,8 +358,9 @@ def _build(
     if agent.make_learner is None:
         parts.make_update()
     found = checkpoint.read_latest(directory / "checkpoints") if resume and directory is not None else None
-    if found is not None:
+    if resume:
         check_same(experiment, found)
+    if found is not None:
         dataset.check_same_data(found.state["dataset"])  # Before config.json names these.
     initial = InitialState(experiment) if found is not None else find_initial_state(experiment, parts)
     experiment = initial.experiment

@@ -2,16 +2,19 @@
 
 import dataclasses
 import functools
+import json
 
 import pytest
 
 import agentkit
 from agentkit import checkpoint
 from agentkit.agents import discrete_cql, dqn
-from agentkit.errors import ConfigError
+from agentkit.callbacks import stop_at
+from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment.launching.external import host_run
 from agentkit.experiment.runs.config_json import write_config
 from agentkit.experiment.runs.learner_folders import learner_folder
+from agentkit.experiment.runs.resume_checks import ResumeError, prepare
 from agentkit.loggers import CsvLogger
 from tests.agents import offline_data
 
@@ -86,6 +89,37 @@ def test_fewer_steps_than_were_taken_are_refused_and_leave_it_as_it_is(command, 
     with pytest.raises(ConfigError, match=f"has 40 (steps|updates) already, and {next(iter(fewer))}=30 "):
         GO_ON[command, make](dataclasses.replace(plan, **fewer))
     assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("command", "make", "go_on"), [(*key, go_on) for key, go_on in GO_ON.items() if key[1] != "folder"]
+)
+def test_before_its_first_checkpoint_it_goes_on_as_the_same_experiment_alone(command, make, go_on, tmp_path):
+    plan = make(tmp_path)
+    write_config(plan.as_experiment() if make is of_data else plan, tmp_path, **BEGUN[command])
+    before = contents(tmp_path)
+    with pytest.raises(ResumeError, match=r"The run .* was made with seed=0, and this experiment has 7\. Resume with"):
+        go_on(dataclasses.replace(plan, seed=7))
+    other = dqn.make_agent(dqn.Config(hidden_sizes=(8,), min_replay_size=20, batch_size=8, learning_rate=1e-9))
+    changes = {"policies": {"row": other, "column": other}} if make is of_several else {"agent": other}
+    with pytest.raises(ResumeError, match=r"learning_rate=|agent=discrete_cql"):
+        go_on(dataclasses.replace(plan, **changes))
+    assert contents(tmp_path) == before
+
+
+def test_a_run_of_an_earlier_version_without_a_checkpoint_goes_on(tmp_path):
+    """It lacks settings that there are now."""
+    plan, file = of_one(tmp_path), tmp_path / "config.json"
+    assert prepare(plan, resume=True) is None  # Of what always says so, before it has begun.
+    write_config(plan, tmp_path)
+    record = json.loads(file.read_text())
+    for lacking in ({"ready", "on_device", "columns"}, {"callbacks"}):
+        record = {name: value for name, value in record.items() if name not in lacking}
+    del record["agent_config"]["n_step"]
+    file.write_text(json.dumps(record))
+    assert prepare(dataclasses.replace(plan, num_steps=70, callbacks=[stop_at(9)]), resume=True) is None
+    with pytest.raises(CheckpointError, match="num_envs=None, and this experiment has 2"):
+        prepare(dataclasses.replace(plan, num_envs=2), resume=True)
 
 
 def contents(folder):

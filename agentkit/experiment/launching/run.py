@@ -336,8 +336,8 @@ def prepare_launch(experiment: ExperimentConfig, resume: bool, config: dict[str,
         try:
             check_command("launch", directory)
             found = checkpoint.read_latest(directory / "checkpoints")
+            check_same(experiment, found)
             if found is not None:
-                check_same(experiment, found)
                 found = found._replace(state=as_launched(found.state))
         except CheckpointError as error:
             raise ResumeError(str(error)) from error

@@ -6,6 +6,7 @@ to whatever only reads a run, that is the folder of a run of one agent. Logs, an
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -148,8 +149,9 @@ def _find_saved(experiments: Mapping[str, ExperimentConfig], directory: pathlib.
         )
     try:
         found = newest_of_each(directory, experiments)
-        for learner_id, each in found.items():
-            check_same(experiments[learner_id], each)
+        for learner_id, each in experiments.items():
+            part = dataclasses.replace(each, run_directory=learner_folder(directory, learner_id))
+            check_same(part, found.get(learner_id))
     except CheckpointError as error:
         raise ResumeError(str(error)) from error
     return found

@@ -19,6 +19,7 @@ from agentkit.experiment.multi_agent.loading import find_kept, load_player
 from agentkit.experiment.multi_agent.players import Player, Trained, make_trained
 from agentkit.experiment.runs.learner_folders import frozen_file
 from agentkit.experiment.runs.logs import RunLogs, learner_row
+from agentkit.experiment.runs.resume_checks import began_as
 from agentkit.experiment.training.devices import describe_devices
 from agentkit.experiment.training.hooks import Hooks
 from agentkit.files import refusing_unwritable
@@ -178,14 +179,13 @@ def check_resumed(config: MultiAgentConfig, found: checkpoint.Checkpoint | None)
 
     Args:
         config: to go on with.
-        found: the checkpoint; None for a new run.
+        found: the checkpoint; None for a run that has none yet, or is new.
 
     Raises:
         CheckpointError: says what differs.
     """
-    if found is not None:
-        saved = found.state["experiment"]
-        check_same_policies(config, saved, found.path)
+    if (began := began_as(config, found)) is not None:
+        check_same_policies(config, began[0], config.run_directory if found is None else found.path)
 
 
 def check_same_policies(config: MultiAgentConfig, saved: Mapping[str, Any], where: object) -> None:

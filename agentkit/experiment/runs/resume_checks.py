@@ -111,8 +111,7 @@ def prepare(experiment: RunConfig, resume: bool) -> checkpoint.Checkpoint | None
         return None
     check_command("train", directory)
     found = checkpoint.read_latest(directory.absolute() / "checkpoints")
-    if found is not None:
-        check_same(experiment, found)
+    check_same(experiment, found)
     return found
 
 
@@ -142,19 +141,66 @@ def begin(experiment: RunConfig, offline: dict[str, Any] | None = None) -> str |
 _FIXED = ("seed", "replay", "ready", "init_from", "data", "on_device")
 
 
-def check_same(experiment: RunConfig, found: checkpoint.Checkpoint) -> None:
+def began_as(experiment: RunConfig, found: checkpoint.Checkpoint | None) -> tuple[dict[str, Any], str] | None:
+    """Returns the record that a resumed run is compared with, and where it is for messages; None where there is none.
+
+    It is the checkpoint's, and before there is one that of ``config.json``. Agents' settings which that one lacks are
+    as they are now: the run may be of an earlier version, and nothing that it has learned is lost.
+
+    Args:
+        experiment: to go on with.
+        found: its newest checkpoint; None for none.
+    """
+    if found is not None:
+        return found.state["experiment"], f"The checkpoint {found.path}"
+    directory = experiment.run_directory
+    if directory is None or not (pathlib.Path(directory) / "config.json").is_file():
+        return None
+    return _with_new_settings(read_record(directory), experiment.describe()), f"The run {directory}"
+
+
+def _with_new_settings(saved: dict[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    filled = dict(saved)
+    if isinstance(saved.get("agent_config"), dict):
+        filled["agent_config"] = {**now.get("agent_config", {}), **saved["agent_config"]}
+    if isinstance(saved.get("policies"), dict):
+        others = now.get("policies", {})
+        filled["policies"] = {
+            policy_id: _with_new_settings(one, others.get(policy_id, {}))
+            for policy_id, one in saved["policies"].items()
+        }
+    return filled
+
+
+def check_same(experiment: RunConfig, found: checkpoint.Checkpoint | None) -> None:
     """Refuses to go on with other settings or parts than the saved ones, where that would mix two experiments.
 
     Warns of callbacks that are missing and do not change the training.
 
+    Args:
+        experiment: to go on with.
+        found: its newest checkpoint; None of a run that has none yet, or has not begun.
+
     Raises:
         CheckpointError: it names the part; or the total is as `check_total` refuses it.
     """
-    check_same_as(found.state["experiment"], experiment, f"The checkpoint {found.path}")
-    check_total(experiment, found)
+    if (began := began_as(experiment, found)) is None:
+        return
+    check_same_as(began[0], experiment, began[1])
+    if found is not None:
+        check_total(experiment, found)
     if experiment.num_envs is not None or isinstance(experiment.environment, str):
-        # Else a batch may be handed in, which is asked for its number once it is made.
-        check_num_envs(experiment, found.state["experiment"], f"The checkpoint {found.path}")
+        check_num_envs(experiment, *began)  # Else a batch may be handed in: see `check_batch`.
+
+
+def check_batch(experiment: RunConfig, found: checkpoint.Checkpoint | None) -> None:
+    """Refuses, as `check_same`, another number of environments, which is known of any batch once it is made.
+
+    Raises:
+        CheckpointError: it names both.
+    """
+    if (began := began_as(experiment, found)) is not None:
+        check_num_envs(experiment, *began)
 
 
 def check_total(experiment: RunConfig, found: checkpoint.Checkpoint) -> None:
