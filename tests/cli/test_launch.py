@@ -158,6 +158,9 @@ sys.exit(main(sys.argv[1:]))
         (["launch", "sac", "--resume", "nowhere", "--seed", "0"], "leave out AGENT, --seed"),
         ([*CATCH, "--steps", "9", "--evaluators", "0", "--eval-every", "5"], "--eval-every is of evaluations, and"),
         ([*CATCH, "--steps", "9", "--evaluators", "0", "--stop-at-return=0"], "--stop-at-return is of evaluations"),
+        ([*CATCH, "--steps", "9", "--evaluators", "0", "--keep-best"], "--keep-best is of evaluations"),
+        ([*CATCH, "--steps", "9", "--evaluators", "0", "--best-score", "x"], "--best-score is of evaluations"),
+        ([*CATCH, "--steps", "9", "--evaluators", "0", "--evaluate-samples"], "--evaluate-samples is of evaluations"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(words, message, tmp_path, monkeypatch, capsys):

@@ -3,10 +3,14 @@
 import contextlib
 import tempfile
 import types
+import warnings
 
 import pytest
 
 from agentkit.agents import dqn
+from agentkit.callbacks import Callback, keep_best, stop_at
+from agentkit.cli.training.new_run import new_experiment
+from agentkit.cli.words.parser import parse
 from agentkit.errors import ConfigError, UnknownNameError
 from agentkit.experiment import ExperimentConfig, LaunchConfig, make_program
 from agentkit.experiment.launching.sharing.common import listen_at
@@ -67,3 +71,34 @@ def test_a_temporary_folder_too_deep_for_a_socket_is_told(tmp_path, monkeypatch)
     context = types.SimpleNamespace(role="replay", name="replay-0", store=types.SimpleNamespace(run_id="run"))
     with contextlib.ExitStack() as stack, pytest.raises(ConfigError, match="Set TMPDIR to a shorter folder"):
         listen_at(context, stack, "lo")
+
+
+class Shows(Callback):
+    """Looks at evaluations among others."""
+
+    def on_evaluation(self, run, record): ...
+
+    def on_episode(self, run, episode): ...
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "config", "told"),
+    [
+        ([keep_best(), stop_at(1.0), Shows()], {"num_evaluators": 0}, ["KeepBest, StopAt: looks at evaluations"]),
+        ([Shows()], {"num_evaluators": 0}, []),
+        ([keep_best()], {"num_evaluators": 1}, []),
+    ],
+)
+def test_callbacks_that_will_see_no_evaluation_are_warned_of(callbacks, config, told):
+    plan = ExperimentConfig(dqn.make_agent(), "agentkit:catch", 100, replay="served", callbacks=callbacks)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        program = make_program(plan, LaunchConfig(**config))
+    assert [str(each.message)[: len(text)] for each, text in zip(found, told, strict=True)] == told
+    assert sum(node.role == "evaluator" for node in program.nodes.values()) == config["num_evaluators"]
+
+
+def test_a_launch_without_evaluators_keeps_no_best_policy():
+    words = ["launch", "dqn", "--env", "agentkit:catch", "--steps", "100", "--preset", "none", "--evaluators"]
+    for number, kept in (("0", 0), ("1", 1)):
+        assert len(new_experiment(parse([*words, number]), "launch").callbacks) == kept

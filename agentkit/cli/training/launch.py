@@ -61,10 +61,14 @@ def launch(arguments: argparse.Namespace) -> int:
     of_evaluations = {
         "--stop-at-return": arguments.stop_at_return, "--eval-every": arguments.eval_every or None,
         "--eval-episodes": arguments.eval_episodes, "--eval-max-steps": arguments.eval_max_steps,
+        "--evaluate-samples": arguments.evaluate_samples, "--keep-best": arguments.keep_best or None,
+        "--best-score": arguments.best_score,
     }  # fmt: skip
     given = [word for word, value in of_evaluations.items() if value is not None]
     if arguments.evaluators == 0 and given:
         raise ConfigError(f"{given[0]} is of evaluations, and --evaluators 0 makes none. Leave one of them out.")
+    if arguments.evaluators and arguments.eval_every == 0:
+        say("--evaluators: none is started, since --eval-every 0 asks for no evaluation.")
     if several:
         plan = new_several(arguments, "launch")
         by_policy = tell_agents(plan)

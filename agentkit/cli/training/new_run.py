@@ -116,6 +116,7 @@ def import_again(arguments: argparse.Namespace, plan: Any) -> None:
 
 def _given_fields(arguments: argparse.Namespace, imports: Sequence[str]) -> dict[str, Any]:
     """Returns the fields of `ExperimentConfig` that the command line gives a value for."""
+    evaluates = arguments.eval_every != 0 and getattr(arguments, "evaluators", None) != 0
     fields = {
         "seed": arguments.seed,
         "num_envs": arguments.num_envs,
@@ -135,7 +136,7 @@ def _given_fields(arguments: argparse.Namespace, imports: Sequence[str]) -> dict
         "devices": arguments.devices,
         "step_timeout": arguments.step_timeout,
         "keep_checkpoints": arguments.keep_checkpoints,
-        "callbacks": callbacks_for_new_run(arguments, evaluates=arguments.eval_every != 0),
+        "callbacks": callbacks_for_new_run(arguments, evaluates=evaluates),
         **parse_initial_state(arguments),
         **parse_data(arguments),
     }

@@ -16,7 +16,6 @@ from agentkit.distributed import Program, RestartPolicy
 from agentkit.envs import given
 from agentkit.envs.resumable import episode_seed
 from agentkit.errors import CheckpointError, ConfigError
-from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.launching.nodes.inference import inference_role
 from agentkit.experiment.launching.nodes.learner import learner_node
@@ -24,7 +23,7 @@ from agentkit.experiment.launching.nodes.multi_agent import multi_agent_actor_no
 from agentkit.experiment.launching.nodes.multi_agent_inference import multi_agent_inference_node
 from agentkit.experiment.launching.nodes.opponents import opponents_node, opponents_role
 from agentkit.experiment.launching.nodes.replay import replay_node
-from agentkit.experiment.launching.program import LaunchConfig, allow_steps, make_roles
+from agentkit.experiment.launching.program import LaunchConfig, allow_steps, make_roles, number_of_evaluators
 from agentkit.experiment.multi_agent.config import MultiAgentConfig, changes_by_episode
 from agentkit.experiment.multi_agent.parts import check_same_policies, keep_frozen
 from agentkit.experiment.multi_agent.players import Player, Trained
@@ -81,8 +80,7 @@ def make_multi_agent_program(config: MultiAgentConfig, launch: LaunchConfig, tra
             "actor", multi_agent_actor_node, config, replays, learners, opponents,
             max_parameter_age_seconds=age, inference=inference,
         )  # fmt: skip
-    plan = evaluation_plan(config)
-    for _ in range(launch.num_evaluators if plan.period else 0):
+    for _ in range(number_of_evaluators(config, launch)):
         program.add_node(
             "evaluator", multi_agent_evaluator_node, config, learners, num_evaluators=launch.num_evaluators
         )

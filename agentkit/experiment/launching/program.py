@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, Positive, check_ranges
+from agentkit.callbacks.base import has
 from agentkit.distributed import Program, RestartPolicy, Role
 from agentkit.distributed.program import ONE_CORE
 from agentkit.errors import ConfigError, SaysWhatWasMeant, unknown_name
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.experiment.config.run_config import RunConfig
 from agentkit.experiment.launching.nodes.actor import actor_node
 from agentkit.experiment.launching.nodes.evaluator import evaluator_node
 from agentkit.experiment.launching.nodes.inference import inference_node, inference_role
@@ -123,9 +126,30 @@ def make_program(experiment: ExperimentConfig, config: LaunchConfig, spec: Envir
             "actor", actor_node, experiment, spec, replay, learner,
             max_parameter_age_seconds=age, inference=inference,
         )  # fmt: skip
-    for _ in range(config.num_evaluators if evaluation_plan(experiment).period else 0):
+    for _ in range(number_of_evaluators(experiment, config)):
         program.add_node("evaluator", evaluator_node, experiment, spec, learner, num_evaluators=config.num_evaluators)
     return program
+
+
+_OTHER_EVENTS = ("on_step", "on_episode", "on_learner_log", "on_checkpoint")
+
+
+def number_of_evaluators(experiment: RunConfig, config: LaunchConfig) -> int:
+    """Returns how many evaluators a program has; warns where callbacks look at nothing but evaluations, without any."""
+    number = config.num_evaluators if evaluation_plan(experiment).period else 0
+    idle = [
+        type(each).__name__
+        for each in experiment.callbacks
+        if (has(each, "on_evaluation") or has(each, "on_evaluation_episode"))
+        and not any(has(each, event) for event in _OTHER_EVENTS)
+    ]
+    if idle and not number:
+        warnings.warn(
+            f"{', '.join(idle)}: looks at evaluations, and num_evaluators={config.num_evaluators} (--evaluators) makes "
+            "none. Ask for an evaluator, or leave the callback out.",
+            stacklevel=2,
+        )
+    return number
 
 
 def allow_steps(role: Role, seconds: float) -> Role:
