@@ -21,13 +21,13 @@ RESULTS = ("evaluation/episode_return", "train/episode_return")
 class TensorboardLogger(Logger):
     """Writes each number as the scalar ``label/name`` at the row's step. Extra: ``tensorboard``.
 
-    Values that are None or not finite are left out. A row without `step_key` counts rows instead.
+    Values that are None or not finite are left out. A row without `step_key` counts rows instead. A resumed run writes
+    a new file into the same folder. Of what a killed run had written after its last checkpoint, TensorBoard hides all
+    from the new file's first step on; its Python classes, such as ``EventAccumulator``, keep it.
 
     Args:
         directory: where the event file goes.
         label: the group in which TensorBoard shows these scalars, e.g. "learner".
-        resume_step: None for a new run; otherwise TensorBoard hides what an earlier, killed run wrote
-            after this step.
         step_key: the name of the step.
         hyperparameters: of the run, for TensorBoard's page of that name, with the newest returns of evaluation and
             training beside them; None writes none. One log of a folder should.
@@ -40,7 +40,6 @@ class TensorboardLogger(Logger):
         self,
         directory: str | os.PathLike[str],
         label: str,
-        resume_step: int | None = None,
         step_key: str = "steps",
         hyperparameters: Mapping[str, bool | int | float | str] | None = None,
     ):
@@ -56,10 +55,8 @@ class TensorboardLogger(Logger):
         self._writer: Any = event_file_writer.EventsWriter(
             os.path.join(directory, "events"), filename_suffix=f".{label}"
         )
-        if resume_step is not None:
-            start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-            self._writer.write_event(self._event(step=resume_step + 1, file_version="brain.Event:2"))
-            self._writer.write_event(self._event(step=resume_step + 1, session_log=start))
+        # No SessionLog.START where a run goes on: it hides later rows of all files that are read before its own, and
+        # logs of the same run may be among them.
         self._end: Any = None
         if hyperparameters is not None:
             from tensorboardX.summary import hparams

@@ -12,7 +12,7 @@ from agentkit.experiment import ExperimentConfig
 from agentkit.experiment.launching.nodes import actor, evaluator
 from agentkit.experiment.launching.run import run_store_values
 from agentkit.experiment.launching.sharing.common import resume_step
-from agentkit.loggers import CsvLogger, TensorboardLogger, read_csv
+from agentkit.loggers import CsvLogger, read_csv
 
 pytestmark = pytest.mark.both_stacks
 
@@ -106,11 +106,3 @@ def test_actors_log_the_episodes_of_all_of_them_also_after_a_resume(tmp_path):
     rows = [row for name in ("train", "train-1") for row in read_csv(tmp_path / "logs" / f"{name}.csv")[1]]
     assert sorted(int(row["episodes"]) for row in rows) == list(range(1, 11))
     assert all(int(row["steps"]) == 10 * int(row["episodes"]) for row in rows)
-
-
-def test_the_step_up_to_which_all_is_kept_is_one_to_tensorboard(run):
-    pytest.importorskip("tensorboardX")
-    with RunStore(SECRET) as store, joined(store, run, incarnation=1) as context:
-        context.ready()
-        with TensorboardLogger(run / "tensorboard", "evaluation", resume_step(context)) as log:
-            log.write({"steps": 7})

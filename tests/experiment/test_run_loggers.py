@@ -196,7 +196,7 @@ def test_loggers_of_several_agents_get_the_settings_of_each_policy_that_learns(t
     policies = {"a": dqn.make_agent(SMALL), "b": ppo.make_agent(ppo.Config(learning_rate=0.5)), "c": "random"}
     settings = {"policy_of": {"0": "a", "1": "b", "2": "c"}, "tensorboard": True, "loggers": [Closing]}
     given = {}
-    monkeypatch.setattr(loggers, "TensorboardLogger", lambda _, label, step, hyperparameters: given.update({
+    monkeypatch.setattr(loggers, "TensorboardLogger", lambda _, label, hyperparameters: given.update({
         label: hyperparameters
     }) or loggers.InMemoryLogger())  # fmt: skip
     Closing.made.clear()

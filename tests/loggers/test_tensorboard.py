@@ -5,19 +5,22 @@ import sys
 
 import pytest
 
+from agentkit.agents import dqn
 from agentkit.errors import MissingExtraError
+from agentkit.experiment import ExperimentConfig
+from agentkit.experiment.runs.loggers import RunLoggers
 from agentkit.loggers import TensorboardLogger
 
 
 def _events(directory):
-    """Each event, read back from the file's records."""
+    """Each event, read back from the files' records."""
     event_pb2 = pytest.importorskip("tensorboardX.proto.event_pb2")
-    (path,) = directory.glob("events*")
-    data = path.read_bytes()
-    while data:
-        (length,) = struct.unpack("<Q", data[:8])
-        yield event_pb2.Event.FromString(data[12 : 12 + length])
-        data = data[16 + length :]
+    for path in sorted(directory.glob("events*")):
+        data = path.read_bytes()
+        while data:
+            (length,) = struct.unpack("<Q", data[:8])
+            yield event_pb2.Event.FromString(data[12 : 12 + length])
+            data = data[16 + length :]
 
 
 def _scalars(directory):
@@ -68,6 +71,20 @@ def test_scalars_are_written_by_label_at_the_step(tmp_path):
     ]
     with pytest.raises(ValueError, match="closed"):
         logger.write({"steps": 30})
+
+
+def test_no_log_of_a_resumed_run_hides_rows_of_another(tmp_path):
+    """A SessionLog.START does in TensorBoard's Python classes: of all files of the folder that are read before."""
+    pytest.importorskip("tensorboardX")
+    experiment = ExperimentConfig(
+        dqn.make_agent(), "agentkit:catch", 100, loggers=["tensorboard"], run_directory=tmp_path
+    )
+    with RunLoggers(experiment, resume_step=20) as logs:
+        for label in ("train", "evaluation"):
+            logs.log(label).write({"steps": 31, "x": 1.0, "seconds": 3.0})
+    folder = tmp_path / "logs" / "tensorboard"
+    assert {(tag, step) for tag, _, step in _scalars(folder)} >= {("train/x", 31), ("evaluation/x", 31)}
+    assert not any(event.HasField("session_log") for event in _events(folder))
 
 
 def test_no_tensorflow_is_imported(tmp_path):

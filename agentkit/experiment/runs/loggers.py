@@ -146,7 +146,7 @@ class RunLoggers:
             is_launched = self._info.node is not None and hasattr(self._experiment, "policies")
             settings = self._info.config if label == ("program" if is_launched else "learner") else None
             makers[f"{folder}/{label}"] = functools.partial(
-                loggers.TensorboardLogger, folder, label, step, hyperparameters=settings
+                loggers.TensorboardLogger, folder, label, hyperparameters=settings
             )
         return makers
 

@@ -27,7 +27,7 @@ from agentkit.wire import listen_address, private_address
 OUTAGE_SECONDS = 300.0
 """How long actors and the learner wait for a replay server that is gone."""
 
-_ALL_STEPS = sys.maxsize - 1  # The next one is still an integer to TensorBoard, which writes where a run goes on.
+_ALL_STEPS = sys.maxsize
 
 _START_STEP = "start_step"
 STATUS_SECONDS = 0.5
