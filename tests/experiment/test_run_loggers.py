@@ -3,6 +3,7 @@
 import sys
 import textwrap
 import tracemalloc
+import types
 import warnings
 from typing import ClassVar
 
@@ -111,6 +112,29 @@ def test_a_long_log_goes_on_with_its_seconds_without_being_held_in_memory(tmp_pa
         logger.write({"steps": 15_001})
     *_, before, after = read_csv(path)[1]
     assert before == {"steps": "15000", "seconds": "1500.0"} and 1_500 <= float(after["seconds"]) < 1_600
+
+
+@pytest.mark.parametrize("node", [None, "evaluation"])
+def test_the_logs_of_a_resumed_run_count_their_seconds_alike(tmp_path, node):
+    """That of evaluations had its last row long before: it ran behind. Other actors' are not read by a node."""
+    logs = {"train": "19000,190\n20000,200", "learner": "18700,187", "evaluation": "10000,100", "train-7": "9,999"}
+    (tmp_path / "logs").mkdir()
+    for label, rows in logs.items():
+        (tmp_path / "logs" / f"{label}.csv").write_text(f"steps,seconds\n{rows}\n")
+    with RunLoggers(experiment(tmp_path), 19_000, node) as run_loggers:
+        for label in ("train", "learner", "evaluation", "mine"):
+            run_loggers.log(label).write({"steps": 19_001})
+    for label in ("train", "learner", "evaluation", "mine"):
+        assert 190 <= float(read_csv(tmp_path / "logs" / f"{label}.csv")[1][-1]["seconds"]) < 197
+
+
+def test_a_log_that_is_made_later_counts_its_seconds_from_the_runs_beginning(tmp_path, monkeypatch):
+    now = iter((1_000.0, 1_100.0))
+    clock = types.SimpleNamespace(monotonic=lambda: next(now))
+    monkeypatch.setattr("agentkit.experiment.runs.loggers.time", clock, raising=False)
+    with RunLoggers(experiment(tmp_path), None) as run_loggers:
+        run_loggers.log("mine").write({"steps": 3})
+    assert 100 <= float(read_csv(tmp_path / "logs" / "mine.csv")[1][0]["seconds"]) < 107
 
 
 def test_a_logger_that_cannot_be_had_again_is_told_and_only_where_it_is_needed(tmp_path, monkeypatch):

@@ -11,6 +11,8 @@ import functools
 import importlib.util
 import math
 import pathlib
+import re
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self, final
@@ -89,6 +91,7 @@ class RunLoggers:
         self._resume_step = resume_step
         self._on_drop = on_drop
         self._info = _describe(experiment, node, resume_step)
+        self._start = time.monotonic() - seconds_before(self._info.directory, resume_step, node)
         self._names = _names(experiment)
         for name in ("jsonl", "tensorboard"):
             if name in self._names and self._info.directory is None:
@@ -118,7 +121,7 @@ class RunLoggers:
             targets += [loggers.Labelled(shared, label) for shared in self._shared]
             logger = loggers.Dispatcher(targets)
             self._stack.callback(logger.close)
-            self._logs[label] = loggers.Timed(logger, seconds_before(self._info.directory, label, self._resume_step))
+            self._logs[label] = loggers.Timed(logger, time.monotonic() - self._start)
         return self._logs[label]
 
     def close(self) -> None:
@@ -185,21 +188,35 @@ def make_logger(
     return _OneLog(RunLoggers(experiment, resume_step, label, on_drop), label)
 
 
-def seconds_before(directory: pathlib.Path | None, label: str, resume_step: int | None) -> float:
-    """Returns the seconds that a resumed run has taken, by one of its logs, up to where it goes on."""
+def seconds_before(directory: pathlib.Path | None, resume_step: int | None, node: str | None = None) -> float:
+    """Returns the seconds that a resumed run has taken up to where it goes on, by the log that was written to last.
+
+    Args:
+        directory: the run folder; None for none.
+        resume_step: the step that the run goes on from; None for a new run.
+        node: the log of this process, in a program of many. Those of others' actors and evaluators, of which there may
+            be hundreds, are not read: the first ones' and the program's tell as much.
+    """
     if resume_step is None or directory is None:
         return 0.0
+    others = re.compile(r"(train|evaluation)-\d+")
+    paths = (directory / "logs").glob("*.csv")
+    read = [path for path in paths if path.stem == node or not others.fullmatch(path.stem)]
+    return max((_seconds_in(path, resume_step) for path in read), default=0.0)
+
+
+def _seconds_in(path: pathlib.Path, until: int) -> float:
     found = 0.0
     try:
-        rows = csv_rows(directory / "logs" / f"{label}.csv")
+        rows = csv_rows(path)
         columns = next(rows, [])
         if {"seconds", "steps"} <= set(columns):
             step, second = columns.index("steps"), columns.index("seconds")
             for row in rows:
                 value = float(row[second] or 0.0)
-                if found < value < math.inf and float(row[step] or -1.0) <= resume_step:
+                if found < value < math.inf and float(row[step] or -1.0) <= until:
                     found = value
-    except (OSError, ValueError):  # No log yet, or a damaged one, which its own logger refuses.
+    except (OSError, ValueError):  # A damaged log, which its own logger refuses.
         return 0.0
     return found
 

@@ -121,7 +121,7 @@ class ProgramLog:
             resume_step: the step a resumed run goes on from: rows of later ones are dropped.
         """
         folder = None if experiment.run_directory is None else pathlib.Path(experiment.run_directory)
-        already = seconds_before(folder, "program", resume_step)
+        already = seconds_before(folder, resume_step, "program")
         logger = make_logger(experiment, "program", resume_step)
         self._logger = loggers.EveryNSeconds(logger, experiment.log_seconds)
         self._roles = tuple(roles)
