@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import posixpath
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -60,7 +62,7 @@ class MlflowLogger(Logger):
         self._ends_run = run.node in (None, "learner")
 
     def write(self, values: Mapping[str, Any]) -> None:
-        """Sends one row; None is left out, and so is what is not finite.
+        """Sends one row; None is left out, and so is what is not finite. Signs that MLflow refuses become ``_``.
 
         Raises:
             OSError: MLflow cannot be reached.
@@ -74,7 +76,7 @@ class MlflowLogger(Logger):
         given, now = row.get(self._step_key), round(time.time() * 1000)
         step = self._num_rows if given is None else int(given)
         metrics = [
-            self._metric(name, value, now, step)
+            self._metric(_allowed(name), value, now, step)
             for name, value in row.items()
             if name != self._step_key and value is not None and math.isfinite(value)
         ]
@@ -123,3 +125,8 @@ class MlflowLogger(Logger):
             yield
         except self._error as error:
             raise OSError(str(error)) from error
+
+
+def _allowed(name: str) -> str:
+    """Returns a metric's name as MLflow takes it, which refuses the whole row for one with other signs."""
+    return posixpath.normpath(re.sub(r"[^\w\-. :/]", "_", name))

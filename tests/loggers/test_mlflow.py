@@ -40,6 +40,15 @@ def test_a_resumed_run_is_the_same_mlflow_run(client, tmp_path):
     assert [(metric.step, metric.value) for metric in history] == [(10, 1.5), (20, 2.5)]
 
 
+def test_a_name_with_signs_that_mlflow_refuses_costs_no_row(client, tmp_path):
+    with MlflowLogger(RunInfo("dqn", {}, tmp_path)) as logger:
+        logger.write(
+            {"steps": 1, "learner/loss": 1.0, "learner/q(max)": 2.0, "learner//td": 3.0, "learner/a-b.c d": 4.0}
+        )
+    (run,) = runs(client)
+    assert run.data.metrics == {"learner/loss": 1.0, "learner/q_max_": 2.0, "learner/td": 3.0, "learner/a-b.c d": 4.0}
+
+
 def test_the_nodes_of_a_program_share_one_run_which_ends_with_the_learner(client, tmp_path):
     with MlflowLogger(RunInfo("dqn", {"a": 1}, tmp_path, node="train")) as logger:
         logger.write({"steps": 1, "train/episode_return": 1.0})
