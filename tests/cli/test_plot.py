@@ -79,6 +79,18 @@ def test_episodes_before_the_learners_first_row_are_points_of_their_own(tmp_path
     np.testing.assert_array_equal(curve.returns, [100, 1_000, 2_000, 2_250, 2_500])
 
 
+def test_training_of_clipped_rewards_is_drawn_beside_evaluations_in_the_environments_own(tmp_path):
+    run = make_run(tmp_path / "a")
+    with CsvLogger(run / "logs" / "train.csv") as logger:
+        for step in (0, 5):
+            logger.write({"steps": step, "episode_return": 1.0, "episode_raw_return": 100.0 * step})
+    curves = read_run(run).curves
+    np.testing.assert_array_equal(curves[TRAINING].returns, [0.0, 500.0])
+    np.testing.assert_array_equal(curves[EVALUATION].returns, [1.0, 3.0])
+    as_asked = read_run(run, [TRAINING]).curves  # By --metric.
+    np.testing.assert_array_equal(as_asked[TRAINING].returns, [1.0, 1.0])
+
+
 def test_steps_of_offline_runs_are_called_updates(tmp_path, capsys):
     runs = [
         read_run(make_run(tmp_path / name, agent=name, record=record))

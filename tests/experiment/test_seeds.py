@@ -293,3 +293,9 @@ def test_progress_is_of_rows_with_empty_cells_too(tmp_path):
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "train.csv").write_text("steps,episode_return,won\n10,1.0,1\n20,3.0,\n30,,1\n")
     assert read_progress(tmp_path) == (20, 2.0, [])
+
+
+def test_progress_is_of_the_environments_own_rewards(tmp_path):
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "train.csv").write_text("steps,episode_return,episode_raw_return\n10,1.0,0.0\n20,1.0,100.0\n")
+    assert read_progress(tmp_path) == (20, 50.0, [])

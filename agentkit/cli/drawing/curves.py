@@ -82,7 +82,7 @@ class Band(NamedTuple):
 
 
 def read_run(run: str | Path, metrics: Sequence[str] = (EVALUATION, TRAINING), axis: str = "steps") -> RunCurves:
-    """Reads the curves of a run folder.
+    """Reads the curves of a run folder; those of returns are of the environment's own rewards where both are read.
 
     Raises:
         ConfigError: it is no run folder, or its logs are damaged.
@@ -92,6 +92,9 @@ def read_run(run: str | Path, metrics: Sequence[str] = (EVALUATION, TRAINING), a
     opened = open_run(run)
     config = opened.config
     curves = {metric: read_curve(opened, metric, axis) for metric in metrics}
+    if {EVALUATION, TRAINING} <= curves.keys():  # They are drawn on one axis, and training's rewards may be clipped.
+        for metric in (EVALUATION, TRAINING):
+            curves[metric] = read_curve(opened, f"{metric.split('/')[0]}/episode_raw_return", axis) or curves[metric]
     found = {metric: curve for metric, curve in curves.items() if curve is not None}
     return RunCurves(environment_of(config), settings_of(config), found, _extent(run, opened), config.get("seed"))
 

@@ -74,7 +74,8 @@ class JobProgress(NamedTuple):
 
     Attributes:
         steps: environment steps.
-        episode_return: the mean of the last ten training episodes; None before the first.
+        episode_return: the mean of the last ten training episodes, of the environment's own rewards; None before the
+            first.
         evaluations: the records so far.
     """
 
@@ -120,7 +121,7 @@ def read_progress(directory: pathlib.Path) -> JobProgress:
     outcome = read_outcome(directory)
     if outcome is not None and outcome.state == FINISHED:
         steps.append(outcome.num_steps if outcome.steps is None else outcome.steps)  # Older runs have none.
-    returns = [float(row["episode_return"]) for row in last]
+    returns = [float(row.get("episode_raw_return") or row["episode_return"]) for row in last]
     return JobProgress(max(steps, default=0), sum(returns) / len(returns) if returns else None, evaluations)
 
 
