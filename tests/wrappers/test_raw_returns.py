@@ -15,6 +15,7 @@ from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop, R
 from agentkit.envs.base import Environment
 from agentkit.envs.gymnasium_vector import VectorEnvironment
 from agentkit.envs.resumable import ResumableEnvironment
+from agentkit.experiment.evaluation.evaluate import summarise
 from agentkit.loggers.terminal import TerminalLogger
 from agentkit.wrappers.action_repeat import ActionRepeat
 from agentkit.wrappers.atari import AtariPreprocessing
@@ -188,6 +189,12 @@ def test_atari_sums_what_it_clips(life_loss, expected):
     assert [pair[0] for pair in returns(plain)] == expected == [pair[1] for pair in returns(clipped)]
     assert returns(plain)[0][1] is None
     assert [record["episode_length"] for record in clipped] == [record["episode_return"] for record in clipped]
+
+
+@pytest.mark.parametrize(("wrappers", "expected"), [([], (26.0, None)), ([ClipReward], (4.0, 26.0))])
+def test_an_evaluation_has_both_where_rewards_are_changed_in_it(wrappers, expected):
+    records = loop_of(envs.make(Pays, wrappers=wrappers)).run(num_episodes=2)
+    assert returns([summarise(records)]) == [expected]
 
 
 def test_the_progress_line_shows_the_environments_own():

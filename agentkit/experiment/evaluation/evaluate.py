@@ -179,14 +179,19 @@ _OF_THE_LOOP = ("steps", "episodes", "episode_return", "episode_length", "steps_
 
 
 def summarise(records: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Returns the mean, the least and the greatest return of episodes, their mean length, and how many there are."""
+    """Returns the mean, the least and the greatest return of episodes, their mean length, and how many there are.
+
+    Where wrappers change rewards in evaluations, too, the mean of the environment's own is ``episode_raw_return``.
+    """
     returns = [record["episode_return"] for record in records]
+    raw_returns = [record["episode_raw_return"] for record in records if "episode_raw_return" in record]
     return {
         "episode_return": float(np.mean(returns)),
         "episode_return_min": float(np.min(returns)),
         "episode_return_max": float(np.max(returns)),
         "episode_length": float(np.mean([record["episode_length"] for record in records])),
         "evaluation_episodes": len(records),
+        **({"episode_raw_return": float(np.mean(raw_returns))} if len(raw_returns) == len(records) else {}),
     }
 
 
