@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from agentkit.envs.jax.base import JaxEnvironment
 from agentkit.envs.jax.cartpole import CartPole
 from agentkit.envs.jax.dm_environment import CompiledSteps, DmEnvironment, attributes_of
 from agentkit.envs.jax.pooled import Pooled
-from agentkit.envs.jax.time_steps import next_step
+from agentkit.envs.jax.time_steps import first_step, next_step
 from agentkit.errors import NonFiniteError, NonFiniteWarning
 from agentkit.experiment import ExperimentConfig
 from agentkit.experiment.evaluation.evaluate import Evaluator
@@ -45,6 +46,20 @@ class Unseen(Endless):
 
     def step(self, state, action, key):
         return state + 1, next_step(jnp.full(1, jnp.nan), self.reward, truncated=state + 1 == 3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixed(Endless):
+    """Has short episodes and long ones, of which some pay NaN."""
+
+    def reset(self, key):
+        length, bad = jax.random.split(key)
+        state = jax.random.randint(length, (), 1, 6), jax.random.bernoulli(bad, 0.3)
+        return state, first_step(jnp.full(1, 10.0))
+
+    def step(self, state, action, key):
+        left, bad = state
+        return (left - 1, bad), next_step(jnp.full(1, 10.0), jnp.where(bad, jnp.nan, 1.0), truncated=left == 1)
 
 
 class Looking(Callback):
@@ -190,6 +205,19 @@ def test_it_stops_when_it_is_asked_to_and_says_what_is_not_finite():
             device, host = evaluators(plan(broken, on_nan=on_nan))
             with host, told:
                 device.run(2, 7)
+
+
+def test_what_is_not_finite_counts_in_the_episodes_that_are_judged_alone():
+    """It did after their end, too, and in episodes that were played beside them."""
+    device, host = evaluators(plan(Mixed(), evaluation_episodes=8, on_nan="warn"))
+    host.close()
+    found = []
+    for number in range(8):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            record = device.run(2, number)
+        found.append((any(w.category is NonFiniteWarning for w in caught), bool(np.isnan(record["episode_return"]))))
+    assert set(found) == {(True, True), (False, False)}
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ class Playing(NamedTuple):
         lengths: likewise, int32 ``[E]``.
         is_over: whether it has ended, bool ``[E]``.
         is_cut: whether that was for its length, bool ``[E]``.
-        is_finite: whether all rewards and observations were, bool ``[]``.
+        is_finite: whether all its rewards and observations were, bool ``[E]``.
     """
 
     acting: Acting
@@ -87,7 +87,7 @@ class CompiledEvaluation:
     def _first(self, key: Array) -> Playing:
         num_episodes = self._num_episodes
         acting = start(self._environment, self._policy, num_episodes, key)
-        none, is_finite = jnp.zeros(num_episodes, bool), all_finite(acting.timestep.observation)
+        none, is_finite = jnp.zeros(num_episodes, bool), jax.vmap(all_finite)(acting.timestep.observation)
         return Playing(acting, jnp.zeros(num_episodes), jnp.zeros(num_episodes, jnp.int32), none, none, is_finite)
 
     def _steps(self, params: Params, playing: Playing) -> Playing:
@@ -106,7 +106,8 @@ class CompiledEvaluation:
             is_cut = going & ~has_ended & (lengths >= self._max_steps)
             returns = playing.returns + jnp.where(going, row.reward, 0.0)
             is_over = playing.is_over | has_ended | is_cut
-            is_finite = playing.is_finite & all_finite((row.reward, acting.timestep.observation))
+            seen = row.reward, acting.timestep.observation
+            is_finite = playing.is_finite & (jax.vmap(all_finite)(seen) | ~going)
             return Playing(acting, returns, lengths, is_over, playing.is_cut | is_cut, is_finite), count + 1
 
         last: Playing = jax.lax.while_loop(goes_on, go_on, (playing, jnp.int32(0)))[0]
@@ -183,7 +184,7 @@ class DeviceEvaluator:
         if found is None:
             return None
         returns, lengths, is_cut = (np.asarray(x) for x in (found.returns, found.lengths, found.is_cut))
-        if not found.is_finite:
+        if not np.all(found.is_finite[:num_episodes]):
             tell_not_finite(
                 f"In the evaluation at step {number:,} the environment gave a reward or an observation that is NaN or "
                 "infinite.",
