@@ -170,7 +170,7 @@ class KeepBest(Callback):
 
     @property
     def _name(self) -> str:
-        score: Any = self.score
+        score: Any = getattr(self.score, "func", self.score)  # Of a partial.
         return score if isinstance(score, str) else f"{score.__module__}:{getattr(score, '__qualname__', 'score')}"
 
     def _judge(self, record: Mapping[str, Any]) -> Rank:

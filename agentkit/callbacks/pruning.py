@@ -41,6 +41,14 @@ class Prune(Callback):
         self.pruned = bool(self.trial.should_prune())
         return Stop(f"pruned by Optuna at return {record['episode_return']:.6g}") if self.pruned else None
 
+    def save(self) -> dict[str, Any]:
+        """Returns the step of the newest report, for which the next evaluation of a resumed run is not taken."""
+        return {"reported": self.reported}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Restores the state that `save` returned; a checkpoint of before it had one has none."""
+        self.reported = int(state.get("reported", 0))
+
     def on_end(self, run: RunView) -> Stop | None:
         """Tells Optuna of the pruning, as it wants to be told: by its exception."""
         optuna: Any = sys.modules.get("optuna")

@@ -44,8 +44,8 @@ def make(
 
     Raises:
         UnknownNameError: if EnvPool has no such task.
-        ConfigError: for a setting that the task lacks or that does nothing here, a batch size in other words than
-            `ready`, or several players; or `max_episode_steps` is no number of steps.
+        ConfigError: for a setting that the task lacks, a batch size in other words than `ready`, or several players; or
+            `max_episode_steps` is no number of steps.
     """
     tasks = envpool.list_all_envs()
     if name not in tasks:
@@ -55,10 +55,11 @@ def make(
             f"batch_size: expected num_envs={num_envs}, found {kwargs['batch_size']}. To act for whoever is ready "
             f"first, leave batch_size out and give --ready {kwargs['batch_size']} (ready={kwargs['batch_size']})."
         )
-    if kwargs.get("zero_discount_on_life_loss"):
-        raise ConfigError(
-            "zero_discount_on_life_loss: expected False, found True: EnvPool tells no discounts where it tells "
-            "truncated episodes apart. Take episodic_life=True, or atari:NAME with life_loss=zero_discount."
+    if kwargs.get("zero_discount_on_life_loss"):  # No error: older runs have it, which go on as they began.
+        warnings.warn(
+            "zero_discount_on_life_loss=True does nothing: EnvPool tells no discounts where it tells truncated "
+            "episodes apart. Take episodic_life=True, or atari:NAME with life_loss=zero_discount.",
+            stacklevel=2,
         )
     if evaluation:
         kwargs |= {name: False for name in ("reward_clip", "episodic_life") if name in kwargs}

@@ -25,8 +25,8 @@ Join = Callable[[Sequence[np.ndarray]], np.ndarray]
 class FrameStack(ObservationWrapper):
     """Joins the last `num_frames` observations, oldest first, along images' channels, or else along the last axis.
 
-    The first observation of an episode is repeated to fill the stack. Choices stay choices, of each frame. An action
-    mask stays the newest one.
+    The first observation of an episode is repeated to fill the stack. Choices stay choices, of each frame, counted
+    from 0. An action mask stays the newest one.
 
     Args:
         environment: the environment.

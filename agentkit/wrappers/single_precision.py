@@ -102,6 +102,10 @@ def _narrow_spec_to(spec: specs.Array, dtype: np.dtype | None) -> specs.Array:
         if spec.num_values > most:
             raise SpecError(f"{spec.name or 'value'}: expected at most {most} values, found {spec.num_values}.")
         return dm_specs.DiscreteArray(spec.num_values, dtype=dtype, name=spec.name)
+    if isinstance(spec, specs.Choices) and dtype.kind in "iu":
+        return specs.Choices(
+            spec.shape, dtype, np.clip(spec.maximum, None, np.iinfo(dtype).max).astype(dtype), spec.name
+        )
     if isinstance(spec, dm_specs.BoundedArray):
         minimum, maximum = spec.minimum, spec.maximum
         if dtype.kind in "iu":  # A bound beyond it would wrap around.

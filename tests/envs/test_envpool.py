@@ -220,7 +220,7 @@ def test_atari_is_evaluated_by_its_own_rewards_and_whole_games(evaluation):
     envs.make("envpool:CartPole-v1", evaluation=evaluation).close()
 
 
-def test_a_discount_that_envpool_does_not_tell_is_refused():
-    with pytest.raises(ConfigError, match=r"zero_discount_on_life_loss: expected False, found True.*atari:NAME with"):
-        envs.make("envpool:Breakout-v5", zero_discount_on_life_loss=True)
+def test_a_discount_that_envpool_does_not_tell_is_warned_of():
+    with pytest.warns(UserWarning, match=r"zero_discount_on_life_loss=True does nothing.*atari:NAME with"):
+        envs.make("envpool:Breakout-v5", zero_discount_on_life_loss=True).close()
     envs.make("envpool:Breakout-v5", zero_discount_on_life_loss=False).close()

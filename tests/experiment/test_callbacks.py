@@ -397,6 +397,8 @@ def test_optuna_compares_trials_of_any_number_of_environments_at_the_steps_at_wh
     for steps in ((1, 2), (1.003, 2.04), (1, 2, 2.2)):
         callback = prune(trial := Trial(100_000))
         for step in (*(int(step * period) for step in steps), experiment.num_steps + 3):
+            state, callback = callback.save(), prune(trial)  # As of a run that goes on.
+            callback.restore(state)
             callback.on_evaluation(RunView(experiment, "run", None, lambda step=step: step), {"episode_return": 1.0})
         own = [int(step * period) for step in steps[2:]]  # A second one of a period.
         assert list(trial.reports) == [period, 2 * period, *own, experiment.num_steps]

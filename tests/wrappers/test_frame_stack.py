@@ -1,14 +1,18 @@
 """Stacked images: a network sees the frames' channels side by side, whatever the layout that they came in."""
 
+import json
 import pickle
 
 import dm_env
 import numpy as np
 import pytest
+import tree
 
 from agentkit import networks, specs
+from agentkit.experiment.policies.policy_file import decode_spec, encode_spec
 from agentkit.networks.torsos import describe_input
 from agentkit.wrappers.frame_stack import FrameStack
+from agentkit.wrappers.single_precision import SinglePrecision
 
 
 class Frames(dm_env.Environment):
@@ -130,6 +134,16 @@ def test_scalars_beside_an_image_are_stacked_and_leave_the_image_as_it_is():
     }  # fmt: skip
     specs.validate(seen, spec)
     assert describe_input(spec["image"]) == "an image of 7 x 7 pixels and 80 channels, divided by 255"
+
+
+def test_stacked_choices_stay_choices_in_32_bits_and_in_a_policy_file():
+    environment = SinglePrecision(FrameStack(Parts(PARTS | {"cell": specs.DiscreteArray(500, np.int64)}), 4))
+    spec = specs.make_environment_spec(environment)
+    for each in (spec, decode_spec(json.loads(json.dumps(encode_spec(spec))))):
+        found = each.observations
+        assert found["cell"].dtype == np.int32
+        assert [len(specs.num_choices(found[name])) for name in ("cell", "small", "several")] == [4, 4, 12]
+        assert tree.map_structure(repr, found) == tree.map_structure(repr, spec.observations)
 
 
 @pytest.mark.parametrize("flatten", [True, False])

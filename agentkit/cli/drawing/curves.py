@@ -231,7 +231,7 @@ def smooth(curve: Curve, window: int) -> Curve:
     # A window is the end of one block of its size and the beginning of the next. Differences of sums over the whole
     # curve would be quick as well, and lose all digits behind a large return.
     num = len(curve.returns)
-    window = min(window, num)
+    window = max(min(window, num), 1)
     blocks = np.pad(curve.returns, (0, -num % window)).reshape(-1, window)
     beginnings = np.cumsum(blocks, axis=1).ravel()[:num]
     ends = np.cumsum(blocks[:, ::-1], axis=1)[:, ::-1].ravel()

@@ -131,6 +131,8 @@ def _encode(spec: Nest) -> Any:
         code: dict[str, Any] = {"array": [np.dtype(leaf.dtype).name, list(leaf.shape)], "name": leaf.name}
         if np.any(specs.start_of(leaf)):
             code["start"] = np.asarray(specs.start_of(leaf)).tolist()
+        if isinstance(leaf, specs.Choices):
+            return code | {"choices": np.asarray(leaf.maximum).tolist()}
         if isinstance(leaf, specs.DiscreteArray):
             return code | {"num_values": int(leaf.num_values)}
         if isinstance(leaf, specs.BoundedArray):
@@ -147,6 +149,8 @@ def _decode(node: Any) -> Nest:
             if "start" in leaf:
                 return specs.DiscreteFrom(leaf["num_values"], dtype, leaf["name"], leaf["start"])
             return specs.DiscreteArray(leaf["num_values"], dtype=dtype, name=leaf["name"])
+        if "choices" in leaf:
+            return specs.Choices(shape, dtype, leaf["choices"], leaf["name"])
         if "minimum" in leaf:
             bounds = leaf["minimum"], leaf["maximum"], leaf["name"]
             if "start" in leaf:

@@ -53,8 +53,9 @@ def has_taken_all(evaluations: Sequence[Sequence[dict[str, float]]], finished: S
 def metric_of(evaluations: Sequence[Sequence[dict[str, float]]], metric: str, num_steps: int, period: int = 1) -> float:
     """Returns a trial's value: the metric of its seeds' mean returns, step by step.
 
-    Between its evaluations, of which a seed may leave some out whose episodes are long, its newest return counts; so
-    does the last one of a seed that ended before others, as by `stop_at_return`.
+    Steps count from where each seed has been evaluated. Between its evaluations, of which a seed may leave some out
+    whose episodes are long, its newest return counts; so does the last one of a seed that ended before others, as by
+    `stop_at_return`.
 
     Args:
         evaluations: the records of each seed; all have ended.
@@ -72,7 +73,9 @@ def metric_of(evaluations: Sequence[Sequence[dict[str, float]]], metric: str, nu
     if not all(evaluations):
         raise ConfigError("A trial has made no evaluation: let the runs evaluate at least once.")
     curves = [_curve(records, num_steps, period) for records in evaluations]
-    means = np.array([_mean_at(curves, due) for due in sorted({due for curve in curves for due in curve.steps})])
+    begin = max(curve.steps[0] for curve in curves)
+    steps = sorted({due for curve in curves for due in curve.steps if due >= begin})
+    means = np.array([_mean_at(curves, due) for due in steps])
     if metric == "best":
         finite = means[np.isfinite(means)]
         return float(finite.max() if finite.size else means[-1])

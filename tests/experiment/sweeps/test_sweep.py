@@ -334,6 +334,12 @@ def test_metrics(metric, value):
     assert metric_of(records, metric, 20) == value
 
 
+def test_a_seed_alone_is_no_best_of_a_trial():
+    early, late = records_of({20: 10.0, 100: 1.0, 200: 1.0}), records_of({60: 0.0, 200: 1.0})
+    for records in ([early, late], [late, early]):
+        assert metric_of(records, "best", 200, 20) == 5.0
+
+
 def records_of(returns):
     return [{"steps": step, "episode_return": value} for step, value in returns.items()]
 
