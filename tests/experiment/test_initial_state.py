@@ -25,9 +25,7 @@ from agentkit.datasets import Episode
 from agentkit.errors import ConfigError
 from agentkit.experiment import OfflineConfig, ResumeError, run_offline
 from agentkit.experiment.checks.agent_fits import check_fit
-from agentkit.experiment.launching import external
 from agentkit.experiment.launching.sharing.common import find_spec
-from agentkit.experiment.sweeps import seeds
 from agentkit.experiment.training.initial_state import find_initial_state
 from agentkit.learning import Linear
 from agentkit.wrappers.reward_scale import RewardScale
@@ -113,38 +111,6 @@ def test_runs_of_other_seeds_draw_other_numbers(trained: Callable[[str], pathlib
         agentkit.run(online(OFFLINE["iql"], tmp_path / name, 1, seed=seed, init_from=source, **scaled(source)))
         keys.append(state_of(tmp_path / name)["learner"]["state"][".key"].tolist())
     assert keys[0] != keys[1] == keys[2]
-
-
-def test_runs_that_begin_at_other_times_begin_with_one_state(tmp_path: pathlib.Path, monkeypatch: Any) -> None:
-    """Seeds of a group, and a hosted run's learner that is started again, though the source goes on meanwhile."""
-
-    def train_source(num_steps: int, resume: bool) -> None:
-        settings: dict[str, Any] = {"evaluation_period": 0, "run_directory": tmp_path / "source"}
-        agentkit.run(ExperimentConfig(small, "agentkit:catch", num_steps, **settings), resume=resume)
-
-    def stop(experiment: ExperimentConfig, *others: Any) -> list[Any]:
-        seen.append(experiment.init_checkpoint)
-        return []
-
-    seen: list[Any] = []
-    small = dqn.make_agent(dqn.Config(hidden_sizes=(4,)))
-    plan = ExperimentConfig(small, "agentkit:catch", 50, run_directory=tmp_path / "run", init_from=tmp_path / "source")
-    monkeypatch.setattr(seeds, "_run_group", stop)
-    train_source(20, resume=False)
-    seeds.run_seeds(plan, [0, 1])
-    seeds.run_seeds(dataclasses.replace(plan, run_directory=None), [0, 1])
-    train_source(30, resume=True)
-    seeds.run_seeds(plan, [0, 1], resume=True)
-    assert seen == [20, 20, 20] and seeds.read_group(tmp_path / "run")[0].init_checkpoint == 20
-
-    monkeypatch.setattr(external, "prepare_launch", lambda *others: stop(*others) or stop_here())
-    with pytest.raises(ZeroDivisionError):
-        external.host_run(dataclasses.replace(plan, run_directory=tmp_path / "hosted"), store_port=1)
-    assert seen[-1] == 30
-
-
-def stop_here() -> None:
-    raise ZeroDivisionError
 
 
 @pytest.mark.full

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from agentkit import checkpoint, ports
+from agentkit import ports
 from agentkit.distributed import Handle, NodeContext, NodeTakenError, RunStore, RunStoreClient
 from agentkit.distributed.address_file import write_address_file, write_secret
 from agentkit.distributed.context import NodeId
@@ -41,7 +41,6 @@ from agentkit.experiment.runs.config_json import experiment_from_record
 from agentkit.experiment.runs.lock import run_lock
 from agentkit.experiment.runs.loggers import check_for_processes, check_installed
 from agentkit.experiment.runs.logs import ProgramLog
-from agentkit.experiment.training.initial_state import pin_initial_state
 from agentkit.experiment.training.signals import StopOnSignal
 from agentkit.files import refusing_unwritable
 from agentkit.wire import check_secret
@@ -102,9 +101,6 @@ def _host(
     experiment: ExperimentConfig, record: dict[str, Any], directory: pathlib.Path, run_id: str | None,
     on_start: Callable[[str, str], None] | None, *, store_port: int, port: int | None, listen: str,
 ) -> str:  # fmt: skip
-    if not checkpoint.steps(directory / "checkpoints"):  # A learner may die before the first, and begin again.
-        experiment = pin_initial_state(experiment)
-        record = experiment.describe()
     known = directory / "run_id"
     run_id = check_secret(run_id or _read_secret(known, listen) or secrets.token_hex(16))
     found = prepare_launch(experiment, (directory / "config.json").exists(), {})

@@ -43,7 +43,6 @@ from agentkit.experiment.sweeps.jobs import (
     wait_a_little,
 )
 from agentkit.experiment.sweeps.together import JobsTogether, check_together
-from agentkit.experiment.training.initial_state import pin_initial_state
 from agentkit.experiment.training.signals import StopOnSignal
 from agentkit.files import as_typed, read_json
 from agentkit.loggers.live import Grid, RunsTable
@@ -129,7 +128,6 @@ def run_seeds(
     if experiment.run_directory is None:
         if resume:
             raise ConfigError("To resume, an experiment needs the run_directory it was saved in.")
-        experiment = pin_initial_state(experiment)
         scratch = make_scratch("seeds")
         try:
             results = _run_group(experiment, seeds, jobs, scratch, share_of_threads(jobs))
@@ -139,7 +137,6 @@ def run_seeds(
     else:
         folder = pathlib.Path(experiment.run_directory)
         with run_lock(folder):
-            experiment = _pinned(experiment, folder) if resume else pin_initial_state(experiment)
             threads = _begin_group(experiment, folder, seeds, jobs, resume)
             results = _run_group(experiment, seeds, jobs, folder.absolute(), threads)
     failed = [result for result in results if result.state == FAILED]
@@ -235,14 +232,6 @@ def _begin_group(
     if experiment.progress:
         print(f"Group folder: {folder}", flush=True)
     return threads
-
-
-def _pinned(experiment: Any, folder: pathlib.Path) -> Any:
-    """Returns a group's experiment whose runs that have not begun yet begin with what the others did."""
-    if experiment.init_from is None:
-        return experiment
-    which = _read_record(folder)["experiment"].get("init_checkpoint", experiment.init_checkpoint)
-    return dataclasses.replace(experiment, init_checkpoint=which)
 
 
 def _check_total(experiment: ExperimentConfig | MultiAgentConfig, folder: pathlib.Path, record: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import pathlib
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -24,8 +24,6 @@ from agentkit.experiment.runs.config_json import read_record
 from agentkit.learning import Update
 from agentkit.types import Nest
 from agentkit.wrappers.reward_scale import find_scale
-
-Pinned = TypeVar("Pinned", bound=Any)
 
 
 class InitialState(NamedTuple):
@@ -77,20 +75,6 @@ def find_initial_state(experiment: ExperimentConfig, parts: AgentParts, checks_a
     if any(map(_is_gail, jax.tree.leaves(training, is_leaf=_is_gail))):
         training = _with_demonstrations(training, _find_demonstrations(parts.update))
     return InitialState(pinned, _draw_anew(_restart_schedules(training), experiment.seed), message)
-
-
-def pin_initial_state(experiment: Pinned) -> Pinned:
-    """Returns an experiment with the step of the checkpoint that `init_from` means now.
-
-    So runs that begin hours apart begin alike, though the source goes on. Nothing else is looked at.
-
-    Raises:
-        ConfigError: there is no such run or checkpoint.
-    """
-    if experiment.init_from is None:
-        return experiment
-    found = _find(experiment)
-    return experiment if "best" in found.state else dataclasses.replace(experiment, init_checkpoint=found.step)
 
 
 def reward_scale_of(experiment: ExperimentConfig) -> float:
