@@ -226,6 +226,9 @@ def test_a_preset_gives_steps_and_settings_and_what_is_said_wins(capsys):
     assert bare.num_envs is None and bare.policies.config == ppo.Config() and capsys.readouterr().out == ""
     with pytest.raises(ConfigError, match="--steps is missing"):
         new_several(parse([*words, "--preset", "none"]), "train")
+    words = ["train", "dqn", "--env", "agentkit:tic_tac_toe", "--policies", "shared", "--steps", "100"]
+    new_several(parse([*words, "--preset", "envpool:Pong-v5"]), "train")
+    assert "Yours instead: wrappers." in capsys.readouterr().out
 
 
 def test_settings_of_the_environment_stand_beside_the_runs_own(tmp_path):

@@ -81,21 +81,41 @@ class Shows(Callback):
     def on_episode(self, run, episode): ...
 
 
+class Reports(Callback):
+    """Looks at evaluations, and tells somebody of the end."""
+
+    def on_evaluation(self, run, record): ...
+
+    def on_end(self, run): ...
+
+
+class Looks(Callback):
+    """Looks at evaluations alone."""
+
+    def on_evaluation(self, run, record): ...
+
+
 @pytest.mark.parametrize(
-    ("callbacks", "config", "told"),
+    ("callbacks", "config", "period", "told"),
     [
-        ([keep_best(), stop_at(1.0), Shows()], {"num_evaluators": 0}, ["KeepBest, StopAt: looks at evaluations"]),
-        ([Shows()], {"num_evaluators": 0}, []),
-        ([keep_best()], {"num_evaluators": 1}, []),
+        (
+            [keep_best(), stop_at(1.0), Shows()], {"num_evaluators": 0}, 10,
+            ["KeepBest, StopAt: looks at evaluations, and num_evaluators=0 "],
+        ),
+        ([Shows(), Reports()], {"num_evaluators": 0}, 10, []),
+        ([keep_best()], {"num_evaluators": 1}, 10, []),
+        ([Looks()], {"num_evaluators": 1}, 0, ["Looks: looks at evaluations, and evaluation_period=0 "]),
     ],
-)
-def test_callbacks_that_will_see_no_evaluation_are_warned_of(callbacks, config, told):
-    plan = ExperimentConfig(dqn.make_agent(), "agentkit:catch", 100, replay="served", callbacks=callbacks)
+)  # fmt: skip
+def test_callbacks_that_will_see_no_evaluation_are_warned_of(callbacks, config, period, told):
+    plan = ExperimentConfig(
+        dqn.make_agent(), "agentkit:catch", 100, replay="served", callbacks=callbacks, evaluation_period=period
+    )
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         program = make_program(plan, LaunchConfig(**config))
     assert [str(each.message)[: len(text)] for each, text in zip(found, told, strict=True)] == told
-    assert sum(node.role == "evaluator" for node in program.nodes.values()) == config["num_evaluators"]
+    assert sum(node.role == "evaluator" for node in program.nodes.values()) == config["num_evaluators"] * bool(period)
 
 
 def test_a_launch_without_evaluators_keeps_no_best_policy():

@@ -122,5 +122,24 @@ def test_a_run_of_an_earlier_version_without_a_checkpoint_goes_on(tmp_path):
         prepare(dataclasses.replace(plan, num_envs=2), resume=True)
 
 
+@dataclasses.dataclass(frozen=True)
+class OwnSettings:
+    learning_rate: float = 0.1
+    width: int = 3
+
+
+def test_a_run_of_an_own_agent_that_has_gained_a_setting_goes_on_without_a_checkpoint(tmp_path):
+    plan, file = of_one(tmp_path), tmp_path / "config.json"
+    plan = dataclasses.replace(plan, agent=dataclasses.replace(plan.agent, config=OwnSettings()))
+    write_config(plan, tmp_path)
+    record = json.loads(file.read_text())
+    del record["agent_parts"]["config"]["fields"]["width"]
+    file.write_text(json.dumps(record))
+    assert prepare(plan, resume=True) is None
+    other = dataclasses.replace(plan.agent, config=OwnSettings(0.2))
+    with pytest.raises(CheckpointError, match=r"learning_rate=0\.1, and this experiment has 0\.2"):
+        prepare(dataclasses.replace(plan, agent=other), resume=True)
+
+
 def contents(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "lock"}

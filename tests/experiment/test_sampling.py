@@ -192,8 +192,8 @@ def test_a_checkpoint_of_what_has_none_and_a_field_of_no_use_are_refused(experim
     for source in (experiment, object.__new__(LoadedPolicy), tmp_path / "policy.npz"):
         with pytest.raises(ConfigError, match="no checkpoints: leave out checkpoint='best'"):
             agentkit.sample(source, num_steps=3, checkpoint="best")
-    for name, value in (("video_period", 5), ("log_seconds", 1.0), ("devices", 1)):
-        with pytest.raises(ConfigError, match=f"{name}: no sample depends on it"):
+    for name, value in (("video_period", 5), ("log_seconds", 1.0), ("progress", False)):
+        with pytest.raises(ConfigError, match=f"{name}: agentkit.sample has no use for it"):
             agentkit.sample(experiment, num_steps=3, **{name: value})
 
 

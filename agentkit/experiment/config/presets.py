@@ -98,8 +98,9 @@ def announcement(
     own = [name for name, value in values if getattr(config, name) != value]
     own += ["num_envs"] if preset.num_envs not in (None, plan.num_envs) else []
     own += [name for name, value in preset.environment_settings.items() if plan.environment_settings.get(name) != value]
-    # Others may be behind them, which multiply rewards as the run in --init-from did.
-    if preset.wrappers and tuple(plan.wrappers[: len(preset.wrappers)]) != preset.wrappers:
+    # Others may be behind them, which multiply rewards as the run in --init-from did. Several agents have none.
+    wrappers = tuple(getattr(plan, "wrappers", ()))
+    if preset.wrappers and wrappers[: len(preset.wrappers)] != preset.wrappers:
         own.append("wrappers")
     yours = f" Yours instead: {', '.join(own)}." if own else ""
     return f"Preset for {_name_of(environment)}: {summary(preset, plan.num_steps, text)}.{yours}"

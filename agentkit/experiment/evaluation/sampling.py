@@ -28,8 +28,8 @@ from agentkit.types import Nest
 Where = Literal["here", "process", "ray"]
 
 _FIELDS = (
-    "agent", "columns", "environment", "environment_settings", "evaluation_max_steps", "evaluation_period", "num_envs",
-    "on_nan", "ready", "replay", "seed", "workers", "wrappers",
+    "agent", "columns", "data", "devices", "environment", "environment_settings", "evaluation_max_steps",
+    "evaluation_period", "num_envs", "on_device", "on_nan", "ready", "replay", "seed", "workers", "wrappers",
 )  # fmt: skip
 """Of `ExperimentConfig`: what samples depend on, or what the experiment of a run must be made again with."""
 
@@ -187,7 +187,7 @@ def _check_settings(settings: Collection[str]) -> None:
             raise ConfigError(f"{name}: agentkit.sample calls it {ours!r}.")
         if name in unused:
             raise ConfigError(
-                f"{name}: no sample depends on it. Leave it out; of an experiment's fields agentkit.sample takes: "
+                f"{name}: agentkit.sample has no use for it. Leave it out; of an experiment's fields it takes: "
                 f"{', '.join(_FIELDS)}."
             )
         raise unknown_name("argument of agentkit.sample", name, known)

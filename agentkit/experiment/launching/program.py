@@ -131,7 +131,7 @@ def make_program(experiment: ExperimentConfig, config: LaunchConfig, spec: Envir
     return program
 
 
-_OTHER_EVENTS = ("on_step", "on_episode", "on_learner_log", "on_checkpoint")
+_OTHER_USES = ("on_step", "on_episode", "on_learner_log", "on_checkpoint", "on_end", "wrap")
 
 
 def number_of_evaluators(experiment: RunConfig, config: LaunchConfig) -> int:
@@ -141,12 +141,12 @@ def number_of_evaluators(experiment: RunConfig, config: LaunchConfig) -> int:
         type(each).__name__
         for each in experiment.callbacks
         if (has(each, "on_evaluation") or has(each, "on_evaluation_episode"))
-        and not any(has(each, event) for event in _OTHER_EVENTS)
+        and not any(has(each, use) for use in _OTHER_USES)
     ]
     if idle and not number:
+        why = "evaluation_period=0 (--eval-every)" if config.num_evaluators else "num_evaluators=0 (--evaluators)"
         warnings.warn(
-            f"{', '.join(idle)}: looks at evaluations, and num_evaluators={config.num_evaluators} (--evaluators) makes "
-            "none. Ask for an evaluator, or leave the callback out.",
+            f"{', '.join(idle)}: looks at evaluations, and {why} makes none. Ask for them, or leave the callback out.",
             stacklevel=2,
         )
     return number

@@ -163,12 +163,23 @@ def _with_new_settings(saved: dict[str, Any], now: Mapping[str, Any]) -> dict[st
     filled = dict(saved)
     if isinstance(saved.get("agent_config"), dict):
         filled["agent_config"] = {**now.get("agent_config", {}), **saved["agent_config"]}
+    for part in filled.keys() & {"agent_config", "agent_parts"}:
+        filled[part] = _with_new_fields(filled[part], now.get(part))
     if isinstance(saved.get("policies"), dict):
         others = now.get("policies", {})
         filled["policies"] = {
             policy_id: _with_new_settings(one, others.get(policy_id, {}))
             for policy_id, one in saved["policies"].items()
         }
+    return filled
+
+
+def _with_new_fields(saved: Any, now: Any) -> Any:
+    if not (isinstance(saved, dict) and isinstance(now, dict)):
+        return saved
+    filled = {name: _with_new_fields(value, now.get(name)) for name, value in saved.items()}
+    if isinstance(saved.get("fields"), dict) and saved.get("type") == now.get("type"):
+        filled["fields"] = {**now.get("fields", {}), **filled["fields"]}
     return filled
 
 
